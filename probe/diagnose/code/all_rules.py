@@ -32,11 +32,15 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders.agents import opposing_terms
+from probe.diagnose.code.finders.agents import kept_rows, opposing_terms
 from probe.diagnose.code.finders.axes import (
+    all_pairs,
     columns_beside_rows,
+    derived_by,
     kept_sizes,
     matrix_roots,
+    merged_axes,
+    risk_orders,
     row_orders,
     turned_axes,
 )
@@ -68,7 +72,11 @@ from probe.diagnose.code.finders.evaluation import (
     tied_ranks,
     written_on,
 )
-from probe.diagnose.code.finders.graphs import mirrored_pairs, sampled_items
+from probe.diagnose.code.finders.graphs import (
+    mirrored_pairs,
+    own_connections,
+    sampled_items,
+)
 from probe.diagnose.code.finders.images import (
     cut_boxes,
     drawn_codes,
@@ -99,7 +107,6 @@ from probe.diagnose.code.finders.measured import (
     distances_for_scores,
     fitted_before,
     lopsided_errors,
-    own_state,
     steps_of_time,
     two_scales,
     unused_weights,
@@ -176,14 +183,27 @@ from probe.diagnose.code.finders.training import (
     unread,
     whose_gradients,
 )
-from probe.diagnose.code.finders.weights import stored_averages, weight_averages
+from probe.diagnose.code.finders.weights import (
+    another_order,
+    kept_best,
+    own_state,
+    resumed_parts,
+    stored_averages,
+    tied_copies,
+    weight_averages,
+)
 from probe.diagnose.code.finders.words import (
+    causal_masks,
     ends_left_out,
     gates,
     generation,
     histories,
+    kept_directions,
+    last_scores,
     layouts,
+    read_by_steps,
     rounded_positions,
+    soft_targets,
 )
 from probe.diagnose.code.formulas import (
     column_rules,
@@ -249,14 +269,14 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    ends_left_out.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS,
-    columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
+    ends_left_out.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS, kept_best.FINDERS, resumed_parts.FINDERS,
+    all_pairs.FINDERS, another_order.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, precision_curves.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
-    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, histories.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
+    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, histories.FINDERS, kept_directions.FINDERS, last_scores.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
     best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, lopsided_errors.FINDERS, unused_weights.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, focal_weights.FINDERS,
+    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, lopsided_errors.FINDERS, unused_weights.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, focal_weights.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

@@ -82,6 +82,10 @@ class Computation(Calls):
         return ends
 
     def _expression(self, node: ast.Expr, frame: Frame) -> str:
+        if isinstance(node.value, ast.BoolOp) and len(node.value.values) == 2:  # `a or b()` is `if not a: b()`
+            first, then = node.value.values
+            test = first if isinstance(node.value.op, ast.And) else ast.copy_location(ast.UnaryOp(ast.Not(), first), first)
+            return self._if(ast.copy_location(ast.If(test, [ast.copy_location(ast.Expr(then), node)], []), node), frame)
         self.evaluate(node.value, frame)
         return _FALLS
 
@@ -223,9 +227,8 @@ class Computation(Calls):
         return _LEAVES if self.block(node.finalbody, frame) == _LEAVES else ends
 
     def _delete(self, node: ast.Delete, frame: Frame) -> str:
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                frame.names.pop(target.id, None)
+        for target in (one for one in node.targets if isinstance(one, ast.Name)):
+            frame.names.pop(target.id, None)
         return _FALLS
 
     _statements: ClassVar[dict[type[ast.AST], Callable[[Any, Any, Frame], str]]] = {
@@ -346,15 +349,13 @@ class Computation(Calls):
         left = self.evaluate(node.left, frame)
         found: list[Value] = []
         for op, one in zip(node.ops, node.comparators, strict=True):
-            right = self.evaluate(one, frame)
-            found.append(self.compare(_OPERATORS[type(op)], left, right, node))
-            left = right
+            before, left = left, self.evaluate(one, frame)
+            found.append(self.compare(_OPERATORS[type(op)], before, left, node))
         return found[0] if len(found) == 1 else self.new("and", found, node)
 
     def _either(self, node: ast.IfExp, frame: Frame) -> Value:
         test = self.evaluate(node.test, frame)
-        known = self.truth(test)
-        if known is not None:
+        if (known := self.truth(test)) is not None:
             return self.evaluate(node.body if known else node.orelse, frame)
         with self.maybe((test, True)):
             first = self.evaluate(node.body, frame)

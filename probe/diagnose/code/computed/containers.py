@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded, makes_layers
+from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded, makes_layers, whole_of
+from probe.diagnose.code.computed.operation_names import method
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, Where, constant
 from probe.diagnose.code.program import Program
 
@@ -18,6 +19,7 @@ MOST_PARTS = 3
 """Things of a comprehension that are made one by one."""
 MOST_EITHER = 6
 """Values that one may be, of which the rest are left out."""
+_LOADER = "torch.utils.data.DataLoader"
 SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
 _SETTLED = (
     "@object", "@function", "@class", "@module", "list", "tuple", "named", "dict", "@library", "rows", "from_numpy", "randn", "randn_like", "stack",
@@ -102,6 +104,10 @@ class Containers:
             if len(sizes) == 1:
                 rows = [one.parts for one in different if isinstance(one, Many)]
                 return self.many("tuple", [self.either(column, node) for column in zip(*rows, strict=True)], node)
+        if len(different) > 1 and all(isinstance(one, Table) and not one.others and one.entries.keys() == different[0].entries.keys() != set() for one in different):  # type: ignore[attr-defined]
+            made = Table({key: self.either([one.entries[key] for one in different if isinstance(one, Table)], node) for key in different[0].entries}, node=node, where=self.where)  # type: ignore[attr-defined]
+            self.register(made)
+            return made
         return different[0] if len(different) == 1 else self.new("either", different, node)
 
     # Reading values ---------------------------------------------------------------------
@@ -112,9 +118,11 @@ class Containers:
             return value.parts
         if isinstance(value, Table):
             return [self.constant(key, value.node) for key in value.entries]
-        if value.op in SEQUENCES and not value.data:
-            return list(value.args)
-        return None
+        if isinstance(letters := constant(value), str) and letters.isalnum() and len(letters) <= MOST_PASSES:
+            return [self.constant(one, value.node) for one in letters]
+        if isinstance(value, Instance) and value.of is not None and any(ast.unparse(one).endswith("NamedTuple") for one in value.of.bases):
+            return [value.attributes[name] for name in value.data or () if name in value.attributes]
+        return list(value.args) if value.op in SEQUENCES and not value.data else None
 
     def truth(self, value: Value) -> bool | None:
         """Whether a value is true; None where that is unknown."""
@@ -132,7 +140,7 @@ class Containers:
             if isinstance(over, Many) and over.grown:
                 return list(parts[:MOST_PASSES]), False
             return list(parts[:MOST_PASSES]), len(parts) <= MOST_PASSES
-        if over.op in ("either", "iter", "itertools.cycle") and over.args:
+        if (over.op in ("either", "iter", "itertools.cycle") and over.args) or (over.op in ("list", "tuple") and over.args and over.args[0].op in ("zip", "enumerate", _LOADER)):
             return self.elements(over.args[0], node)
         if over.op in SEQUENCES:
             return list(over.args[:MOST_PASSES]), False
@@ -153,7 +161,7 @@ class Containers:
             return [self.new("index", over.args, node)], False
         if over.op == "chunk" and isinstance(count := constant(over.argument("chunks", 1)), int) and 0 < count <= MOST_PASSES:
             return [self.new("part", (over, self.constant(place, node)), node) for place in range(count)], True
-        if over.op == "torch.utils.data.DataLoader":
+        if over.op == _LOADER:
             return [self.batch(over, node)], False
         if isinstance(over, Instance) and over.of is not None:
             return [self.sample(over, node)], False
@@ -183,7 +191,7 @@ class Containers:
 
     def sample(self, data: Value, node: ast.AST) -> Value:
         """One sample of a data set, or one element of an object that can be gone through."""
-        data = _whole(data)
+        data = whole_of(data)
         if data.op == "torch.utils.data.TensorDataset":
             return self.many("tuple", [self.new("part", (one, self.new("index", (), node)), node) for one in data.args], node)
         if isinstance(data, Many) and data.parts:
@@ -217,7 +225,7 @@ class Containers:
     def item(self, on: Value, index: Value, node: ast.AST) -> Value:
         """`on[index]`."""
         known = constant(index)
-        parts = self.parts(on)
+        parts = list(on.args[0].args) if on.op == "tensors" and on.args[0].op.endswith(".TensorDataset") else self.parts(on)
         if on.op == "@library" and on.data == "numpy.r_" and isinstance(index, Many):
             return self.new("cat", (index,), node)
         if isinstance(on, Table) and isinstance(known, (str, int, float)) and known in on.entries:
@@ -245,6 +253,8 @@ class Containers:
             found = self.of_class(on.of, "__getitem__", on, node)
             if isinstance(found, Code):
                 return self.enter(found, [index], {}, node)
+        if on.op == "step" and index.op == "slice" and isinstance(begin := constant(index.args[0]), int) and begin > 1:
+            return self.many("tuple", [self.new("part", (on, self.constant(place, node)), node) for place in range(5)[begin : constant(index.args[1])]], node)
         at = on
         while isinstance(known, str) and at.op in ("set_item", "to") and len(at.args) > 1:
             if at.op == "set_item" and constant(at.args[1]) == known:
@@ -267,6 +277,11 @@ class Containers:
                 on.others.append((index, found))
         return found
 
+    def reference(self, on: Value, name: str, node: ast.AST) -> Value:
+        """`on.name` of an object of a library: its method, where it is one that is known and may be called later."""
+        known = (name in ("step", "zero_grad") and on.op.startswith("torch.optim.")) or (name == "backward" and not on.op.startswith("@") and on.op not in ("part", "element", "unknown"))
+        return Value("@method", (on,), node=node, where=self.where, data=name) if known else self.new(method(name), (on,), node)
+
     def unpacked(self, value: Value, target: ast.Tuple | ast.List) -> list[Value]:
         """The parts that `a, b = value` gives."""
         parts = self.parts(value)
@@ -274,6 +289,11 @@ class Containers:
             value, parts = value.parts[0], None  # each of many: `a, b = map(np.array, zip(*batch))`
         if isinstance(value, Table):
             return [self.constant(key, target) for key in value.entries]
+        star = next((place for place, one in enumerate(target.elts) if isinstance(one, ast.Starred)), None)
+        if star is not None and (value.op == "step" or (parts is not None and len(parts) >= len(target.elts) - 1)):
+            whole = parts or [self.new("part", (value, self.constant(place, target)), target) for place in range(5)]
+            end = len(whole) + star + 1 - len(target.elts)
+            return [*whole[:star], self.many("list", whole[star:end], target), *whole[end:]]
         if parts is not None and len(parts) >= len(target.elts):
             return parts
         if value.op == "range":  # `PAD, BOS, EOS = range(3)`
@@ -294,7 +314,7 @@ class Containers:
             on.attributes[name] = self.either((value, old), node) if changed and old is not None else value
         elif on.op == "@module":
             on.data.set(name, value)
-        elif on.op == "dataset" and on.args and isinstance(whole := _whole(on.args[0]), Instance):
+        elif on.op == "dataset" and on.args and isinstance(whole := whole_of(on.args[0]), Instance):
             whole.attributes[name] = value  # of the one data set under its parts
         self.new("set_attribute", (on, value), node, data=name)
 
@@ -383,9 +403,9 @@ class Containers:
         if name == "zip" and args and all(isinstance(one, Many) and not one.grown for one in args):
             rows = zip(*(self.parts(one) or () for one in args), strict=False)
             return self.many("list", [self.many("tuple", row, node) for row in rows], node)
-        if name == "map" and len(args) == 2:
-            inner, unrolled = self.elements(args[1], node)
-            return self.many("list", [self.call(args[0], [one], {}, node, frame) for one in inner], node, grown=not unrolled)
+        if name == "map" and len(args) > 1:
+            columns = [self.elements(one, node) for one in args[1:]]
+            return self.many("list", [self.call(args[0], list(row), {}, node, frame) for row in zip(*(one[0] for one in columns), strict=False)], node, grown=not all(one[1] for one in columns))
         if name == "getattr" and len(args) > 1 and isinstance(args[0], Instance) and isinstance(known := constant(args[1]), str):
             return self.attribute(args[0], known, node)
         if name == "setattr" and len(args) == 3 and isinstance(first, Instance) and isinstance(known := constant(args[1]), str):
@@ -439,6 +459,9 @@ class Containers:
                 return on.parts[-1]
             if name == "_asdict":
                 return Table(dict(zip(on.data, on.parts, strict=False)), node=node, where=self.where)
+        if on.op == "torch.nn.ModuleList" and name == "append" and args:
+            on.args, on.data = (*on.args, args[0]), bool(on.data) or (bool(self.where.loops) and self.where.loops != on.where.loops)
+            return self.new("append", (on, args[0]), node)
         if isinstance(on, Table):
             if name == "items":
                 rows = [self.many("tuple", [self.constant(key, node), one], node) for key, one in on.entries.items()]
@@ -461,18 +484,12 @@ class Containers:
                 return args[1]
             if name == "update":
                 on.entries |= args[0].entries if args and isinstance(args[0], Table) else {}
+                on.others += [] if not args else args[0].others if isinstance(args[0], Table) else [(args[0], args[0])]
                 on.entries |= named
                 return self.none(node)
             if name == "copy":
                 return Table(dict(on.entries), node=node, where=self.where)
         return None
-
-
-def _whole(data: Value) -> Value:
-    """The data set that one is a part of."""
-    while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
-        data = data.args[0]
-    return data
 
 
 def _is_of_few_parts(node: ast.AST, count: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import SEQUENCES, Containers
-from probe.diagnose.code.computed.frames import Frame, defaults_of, given_to
+from probe.diagnose.code.computed.frames import BUILTINS, Frame, defaults_of, given_to
 from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
@@ -81,7 +81,7 @@ class Calls(Containers):
         """What a name that is given no value means: a builtin, or an input."""
         if name == "__name__":
             return Value("@constant", node=node, where=self.where, data="__main__")
-        if name in _BUILTINS:
+        if name in BUILTINS:
             return Value("@library", node=node, where=self.where, data=f"builtins.{name}")
         return self.unset.setdefault(name, Value("@input", node=node, where=self.where, data=name))
 
@@ -111,7 +111,7 @@ class Calls(Containers):
         if isinstance(on, Many) and on.op == "named" and name in on.data:
             place: int = on.data.index(name)
             return on.parts[place]
-        return self.new(method(name), (on,), node)
+        return on.named[name] if name in on.named and on.op.startswith("torch_geometric.data.") else self.reference(on, name, node)
 
     def of_class(self, of: ast.ClassDef, name: str, instance: Value | None, node: ast.AST, depth: int = 5) -> Value | None:
         """A method or a variable of a class or of its bases."""
@@ -152,6 +152,8 @@ class Calls(Containers):
             return self.fields(called, args, named, node)
         if called.op == "@library":
             return self.library(called.data, args, named, node, frame)
+        if called.op == "@method":
+            return self.call_method(called.args[0], called.data, args, named, node, frame)
         if called.op == "@partial":
             return self.call(called.args[0], [*called.args[1:], *args], {**called.named, **named}, node, frame)
         if called.op == "either":
@@ -171,11 +173,12 @@ class Calls(Containers):
         if isinstance(called, Instance) and isinstance(called.data, list) and all(isinstance(one, Value) for one in called.data):
             inner = called.data
         if inner is not None and len(args) == 1:
-            at = args[0]
             for one in inner:
-                at = self.call(one, [at], {}, node, frame)
-            return at
+                args = [self.call(one, args, {}, node, frame)]
+            return args[0]
         word = called.op.rpartition(".")[2]
+        if word in ("no_grad", "inference_mode") and len(args) == 1 and isinstance(args[0], Code):
+            return args[0].without_gradients()
         if called.op.startswith("torch.nn.") and word in LAYERS:
             settings = dict(called.named)
             if word in ("Softmax", "LogSoftmax", "CosineSimilarity") and called.args:
@@ -273,8 +276,7 @@ class Calls(Containers):
             frame.names[function.args.vararg.arg] = self.many("tuple", more, node, grown=inputs)
         if function.args.kwarg is not None:
             frame.names[function.args.kwarg.arg] = Table(dict(others), node=node, where=self.where)
-        before = self.where
-        off = isinstance(function, Function) and any(says(one, "no_grad", "inference_mode") for one in function.decorator_list)
+        before, off = self.where, code.off or (isinstance(function, Function) and any(says(one, "no_grad", "inference_mode") for one in function.decorator_list))
         self.where = before._replace(functions=(*running, function), no_grad=before.no_grad or off)
         if isinstance(function, ast.Lambda):
             frame.results.append(self.evaluate(function.body, frame))
@@ -344,12 +346,13 @@ class Calls(Containers):
             found = self.builtin_call(last, args, named, node, frame)
             if found is not None:
                 return found
-        if dotted in ("collections.OrderedDict", "collections.defaultdict") and (found := self.builtin_call("dict" if dotted.endswith("OrderedDict") else "defaultdict", args, named, node, frame)) is not None:
+        like = {"collections.OrderedDict": "dict", "collections.defaultdict": "defaultdict", "dataclasses.asdict": "vars"}.get(dotted)
+        if like is not None and (found := self.builtin_call(like, args, named, node, frame)) is not None:
             return found
         if dotted == "functools.partial" and args:
             if isinstance(args[0], Code):
                 code = Code(args[0].function, args[0].frame, args[0].bound, node=node, where=self.where)
-                code.given = ((*args[0].given[0], *args[1:]), {**args[0].given[1], **named})
+                code.given, code.off = ((*args[0].given[0], *args[1:]), {**args[0].given[1], **named}), args[0].off
                 return code
             return self.new("@partial", args, node, named)
         if dotted in ("collections.namedtuple", "typing.NamedTuple") and len(args) > 1:
@@ -362,6 +365,12 @@ class Calls(Containers):
             named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}
         if dotted in ("builtins.max", "builtins.min") and args and isinstance(key := named.get("key"), Code):
             named = {**named, "key": self.call(key, [self.new("element", (args[0],), node)], {}, node, frame)}
+        if dotted in ("torch.add", "torch.sub") and "alpha" in named and len(args) == 2:
+            args, named = [args[0], self.operate("mul", (named.pop("alpha"), args[1]), node)], named
+        if dotted == "functools.reduce" and len(args) > 1 and isinstance(args[1], Many) and not args[1].grown and (known := [*args[2:], *args[1].parts]):
+            for one in known[1:]:
+                known[0] = self.call(args[0], [known[0], one], {}, node, frame)
+            return known[0]
         if dotted == "argparse.ArgumentParser":
             return self.new("@parser", (), node, data={})
         if dotted in SEQUENCES:
@@ -407,10 +416,7 @@ class Calls(Containers):
 
     def _names(self, value: Value) -> list[str]:
         """The field names that namedtuple is given."""
-        known = constant(value)
-        if isinstance(known, str):
-            return known.replace(",", " ").split()
-        return [str(constant(one)) for one in self.parts(value) or ()]
+        return known.replace(",", " ").split() if isinstance(known := constant(value), str) else [str(constant(one)) for one in self.parts(value) or ()]
 
     def fields(self, called: Value, args: list[Value], named: dict[str, Value], node: ast.AST) -> Value:
         """A named tuple."""
@@ -491,10 +497,3 @@ def _is_of_modules(value: Value) -> bool:
 
 def _plain(named: dict[str, Value]) -> dict[str, Value]:
     return {NAMED.get(name, name): value for name, value in named.items()}
-
-
-_BUILTINS = frozenset({
-    "len", "range", "zip", "enumerate", "sorted", "reversed", "list", "tuple", "dict", "set", "frozenset", "isinstance", "float", "int", "str",
-    "bool", "print", "sum", "min", "max", "abs", "map", "filter", "next", "iter", "getattr", "setattr", "hasattr", "vars", "super", "open",
-    "round", "any", "all", "type", "pow", "divmod", "id", "callable", "slice", "input", "hash", "repr", "format", "chr", "ord", "exit",
-})

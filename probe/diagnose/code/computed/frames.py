@@ -11,6 +11,13 @@ from probe.diagnose.code.computed.value import Value
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function, pairs_of, parameters
 
+BUILTINS = frozenset({
+    "len", "range", "zip", "enumerate", "sorted", "reversed", "list", "tuple", "dict", "set", "frozenset", "isinstance", "float", "int", "str",
+    "bool", "print", "sum", "min", "max", "abs", "map", "filter", "next", "iter", "getattr", "setattr", "hasattr", "vars", "super", "open",
+    "round", "any", "all", "type", "pow", "divmod", "id", "callable", "slice", "input", "hash", "repr", "format", "chr", "ord", "exit",
+})
+"""Names that Python knows without an import."""
+
 
 class Frame:
     """The names of a function or module that runs: `around` is where its free names are looked up, `results`
@@ -99,9 +106,9 @@ def counted(around: ast.AST) -> tuple[ast.expr, ...]:
     for one in ast.walk(around):
         if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub)) and _is_whole_number(one.value):
             found.append(one.target)
-        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.BinOp) and isinstance(one.value.op, (ast.Add, ast.Sub)) and _is_whole_number(one.value.right):
-            target = one.targets[0]
-            if isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) == ast.unparse(one.value.left):
+        for target, value in pairs_of(one) if isinstance(one, ast.Assign) else ():
+            adds = isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)) and _is_whole_number(value.right)
+            if adds and isinstance(value, ast.BinOp) and isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) == ast.unparse(value.left):
                 found.append(target)
     return tuple(found)
 
@@ -149,3 +156,10 @@ def _adds_to(value: ast.expr, name: str) -> bool:
         if sums or (isinstance(one, ast.BoolOp) and isinstance(one.op, ast.Or) and any(ast.unparse(part) == name for part in one.values)):
             return True
     return False
+
+
+def whole_of(data: Value) -> Value:
+    """The data set that one is a part of."""
+    while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
+        data = data.args[0]
+    return data

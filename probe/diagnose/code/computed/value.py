@@ -124,9 +124,10 @@ class Instance(Value):
 
 class Code(Value):
     """A function of the program: `function` is its definition; `frame` what its free names mean; `bound` the
-    object that it is a method of; `given` what `functools.partial` has fixed."""
+    object that it is a method of; `given` what `functools.partial` has fixed; `off`: whether it runs without
+    gradients."""
 
-    __slots__ = ("bound", "frame", "function", "given")
+    __slots__ = ("bound", "frame", "function", "given", "off")
 
     def __init__(
         self, function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Any, bound: Value | None, *,
@@ -135,6 +136,13 @@ class Code(Value):
         super().__init__("@function", node=node, where=where)
         self.function, self.frame, self.bound = function, frame, bound
         self.given: tuple[tuple[Value, ...], dict[str, Value]] = ((), {})
+        self.off = False
+
+    def without_gradients(self) -> Code:
+        """The same function, as `no_grad()(function)` gives it."""
+        code = Code(self.function, self.frame, self.bound, node=self.node, where=self.where)
+        code.given, code.off = self.given, True
+        return code
 
     def made_of(self) -> Iterable[Value]:
         """Its parts."""

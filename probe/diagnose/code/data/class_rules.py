@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, sources, trains
 from probe.diagnose.code.finders.objectives.missing_labels import missing_labels_counted
+from probe.diagnose.code.finders.weights.class_orders import classes_in_a_row
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -276,3 +277,10 @@ RULES.add(
     "the model learns the number that stands for no label, and most of all for those that are rarely known",
     "leave missing labels out: loss = F.mse_loss(output, y, reduction='none')[known].mean()",
 )(missing_labels_counted)
+
+
+RULES.add(
+    "classes-in-a-row",
+    "each step pulls the network to the class of its batch, and away from those before: what is learned of one is lost with the next",
+    "shuffle the samples of the training: DataLoader(data, batch_size, shuffle=True)",
+)(classes_in_a_row)

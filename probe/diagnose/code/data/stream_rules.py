@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import number
+from probe.diagnose.code.computed.value import DRAWN, number
 from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
 from probe.diagnose.code.finders.losses.ctc_lengths import ctc_over_padding
 from probe.diagnose.code.finders.pictures.sounds import cut_off_before_scaling, real_part_alone
@@ -349,7 +349,7 @@ def _seeded_the_same(program: Program) -> Iterator[Remark]:
             if not isinstance(call, ast.Call) or name not in _SEEDS or not call.args or _CHANGES.search(text_of(start) + text_of(bound)):
                 continue
             constant = names_read(call.args[0]) <= {one.arg for one in parameters(start)} | _constants(program)
-            drawn = any(_draws(program, of, _SEEDS[name]) for of in data_sets(program))
+            drawn = any(_draws(program, of, _SEEDS[name]) for of in data_sets(program)) or _drawn_in_samples(program, _SEEDS[name])
             if constant and drawn:
                 yield Remark(call, f"{short(call)} gives a worker the same seed each time it starts")
                 break
@@ -377,6 +377,14 @@ def _constants(program: Program) -> set[str]:
             if isinstance(target, ast.Name):
                 found[target.id] = found.get(target.id, 0) + (1 if isinstance(program.scope(node), ast.Module) else 2)
     return {name for name, times in found.items() if times == 1} | {"args", "np", "numpy", "random", "int"}
+
+
+def _drawn_in_samples(program: Program, prefixes: tuple[str, ...]) -> bool:
+    """Whether what runs while a data set gives a sample draws from the generator of the process, wherever it is written."""
+    for one in computation_of(program).values:
+        if one.op in DRAWN and isinstance(one.node, ast.Call) and any(getattr(function, "name", "") == "__getitem__" for function in one.where.functions) and program.called(one.node).startswith(prefixes):
+            return True
+    return False
 
 
 def _draws(program: Program, of: ast.ClassDef, prefixes: tuple[str, ...]) -> bool:

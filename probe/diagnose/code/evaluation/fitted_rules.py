@@ -9,7 +9,7 @@ from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, name
 from probe.diagnose.code.finders.evaluation.rollouts import each_step_from_the_data
 from probe.diagnose.code.finders.evaluation.temperatures import calibrated_on_what_was_learned
 from probe.diagnose.code.finders.evaluation.unsaved_statistics import statistics_outside_the_state
-from probe.diagnose.code.finders.measured.absent_classes import absent_class
+from probe.diagnose.code.finders.images.absent_classes import absent_class
 from probe.diagnose.code.finders.measured.cycles import circle_not_closed, targets_scaled_by_the_batch
 from probe.diagnose.code.finders.measured.fitted_before import categories_scaled, columns_chosen_by_all_rows
 from probe.diagnose.code.finders.measured.last_passes import (
@@ -17,7 +17,7 @@ from probe.diagnose.code.finders.measured.last_passes import (
     first_stretch_alone,
     list_of_the_last_pass,
 )
-from probe.diagnose.code.finders.measured.untrained import judged_untrained
+from probe.diagnose.code.finders.weights.untrained import judged_untrained
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules

@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.finders.measured.raw_candidates import ranked_without_the_norm
+from probe.diagnose.code.finders.graphs.raw_candidates import ranked_without_the_norm
+from probe.diagnose.code.finders.measured.two_scales import error_with_a_unit
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -431,3 +432,10 @@ RULES.add(
     "long vectors come first whatever the question: the score is not that of what was trained",
     "divide the vectors by their norms: index = F.normalize(index, dim=-1)",
 )(ranked_without_the_norm)
+
+
+RULES.add(
+    "scaled-error-with-a-unit",
+    "the number is no error in that unit: it counts deviations of the target, and says nothing to who reads it",
+    "scale both sides back before the error: (pred * std + mean - target).abs().mean()",
+)(error_with_a_unit)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import unshaped
+from probe.diagnose.code.finders.axes.partner_rows import partner_elsewhere
 from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
 from probe.diagnose.code.finders.objectives.batch_opponents import partners_among_the_opponents
 from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_same_class
@@ -203,6 +204,13 @@ RULES.add(
     "several rows of a batch have the same partner, or partners of one label, and the loss pushes each away from those of the others",
     "let a batch hold each label once (a sampler without duplicates), or mask pairs of one label: scores.masked_fill((labels[:, None] == labels[None]) & ~eye, float('-inf'))",
 )(partners_among_the_opponents)
+
+
+RULES.add(
+    "partner-elsewhere",
+    "each row is pulled to a row of another sample, and its own second view is pushed away with the rest",
+    "name the row of the second view: (torch.arange(2 * n) + n) % (2 * n)",
+)(partner_elsewhere)
 
 
 RULES.add(

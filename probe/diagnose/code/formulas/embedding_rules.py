@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.finders.measured.shares_of_others import diagonal_among_the_rest
 from probe.diagnose.code.finders.sequences.found_texts import cosines_unscaled
+from probe.diagnose.code.finders.weights.shares_of_others import diagonal_among_the_rest
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules

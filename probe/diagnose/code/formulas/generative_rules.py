@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import is_model
 from probe.diagnose.code.finders.axes.counted_places import one_place_counted
 from probe.diagnose.code.finders.images.scores_of_noise import moved_towards_the_noise
+from probe.diagnose.code.finders.images.steps_of_schedules import sampled_by_another_schedule
 from probe.diagnose.code.finders.objectives.densities_and_guidance import (
     averaged_determinant,
     untrained_guidance,
@@ -327,6 +328,13 @@ RULES.add(
     "what stands for no condition has its first values, or was never seen: the guidance pushes samples away from noise",
     "drop the condition now and then in the training: torch.where(torch.rand(len(y)) < 0.1, null, y)",
 )(untrained_guidance)
+
+
+RULES.add(
+    "sampled-by-another-schedule",
+    "each step takes out another amount of noise than there is: samples stay noisy, or fade, however long the network is trained",
+    "draw samples by the schedule of the training: one object, or one table, for both",
+)(sampled_by_another_schedule)
 
 
 RULES.add(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objectives.frozen_tables import frozen_table_with_a_rate
+from probe.diagnose.code.finders.weights.lost_groups import groups_flattened
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
 from probe.diagnose.code.program import Program
@@ -177,3 +178,10 @@ RULES.add(
     "the table keeps the vectors that it was given: the rate of its group changes nothing",
     "nn.Embedding.from_pretrained(vectors, freeze=False)",
 )(frozen_table_with_a_rate)
+
+
+RULES.add(
+    "groups-flattened",
+    "all parameters have the optimizer's own settings: the rate or decay that was chosen for a group is that of none",
+    "give the optimizer the groups themselves: AdamW(groups, lr=...)",
+)(groups_flattened)

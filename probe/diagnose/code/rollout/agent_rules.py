@@ -30,7 +30,7 @@ from probe.diagnose.code.finders.agents.stored_arrays import (
     stored_by_reference,
 )
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
-from probe.diagnose.code.finders.measured.shares_of_others import others_divided_by_all
+from probe.diagnose.code.finders.weights.shares_of_others import others_divided_by_all
 from probe.diagnose.code.finders.words.after_the_end import words_behind_the_end
 from probe.diagnose.code.rule import Finders, Rules
 

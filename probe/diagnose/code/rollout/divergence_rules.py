@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import sources
+from probe.diagnose.code.finders.losses.reductions import prior_first
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.signs import is_kl
@@ -192,3 +193,10 @@ def _inside(program: Program, node: ast.AST) -> ast.AST:
     """What the function of the program gives that an expression calls; any other expression as it is."""
     results = program.results(node)
     return results[0] if len(results) == 1 else node
+
+
+RULES.add(
+    "prior-before-posterior",
+    "the code is spread over all that the fixed distribution covers, and the bound is no bound: samples and reconstructions stay poor",
+    "put the distribution of the network first: kl_divergence(posterior, prior)",
+)(prior_first)

@@ -58,6 +58,8 @@ def sources(value: Value | None, depth: int = 12) -> list[Source] | None:
     if value.op in _LISTED and value.args:
         found = sources(value.args[-1], depth - 1)
         return _chosen(found) if value.op == "filter" else found
+    if value.op == "itertools.chain.from_iterable" and len(value.args) == 1 and isinstance(value.args[0], Many):
+        return sources(value.args[0], depth - 1)
     if value.op in ("itertools.chain", "add"):
         return _joined(value.args, depth, False)
     if value.op == "star":

@@ -117,6 +117,17 @@ def begins_at(index: Value) -> float | None:
     return None if last.op != "slice" else 0.0 if is_none(last.args[0]) else number(last.args[0])
 
 
+def is_one_ahead(index: Value, other: Value) -> bool:
+    """Whether a slice begins one place behind where another one begins: `[1:]` and `[:-1]`, `[i + 1 : i + n + 1]` and `[i : i + n]`."""
+    if begins_at(index) is not None and begins_at(other) is not None:
+        return begins_at(index) == 1 and begins_at(other) == 0
+    first, second = (one.parts[-1] if isinstance(one, Many) and one.parts else one for one in (index, other))
+    begin = first.args[0] if first.op == "slice" else first
+    if second.op != "slice" or begin.op != "add" or len(begin.args) != 2:
+        return False
+    return any(number(one) == 1 and rest is second.args[0] for one, rest in (begin.args, begin.args[::-1]))
+
+
 def _is_begin(index: Value) -> bool:
     """Whether an index is `[:n]`, alone or as the last of several."""
     last = index.parts[-1] if isinstance(index, Many) and index.parts else index

@@ -78,7 +78,7 @@ def whole_numbers(value: Value) -> bool:
             given.op == "@library" and str(given.data).rpartition(".")[2] in ("long", "int64", "int32") for given in (*one.args[1:], *one.named.values())
         ):
             return True
-        if one.op not in ("to", "part", "squeeze", "rows", "cuda", "cpu", "sub", "view", "reshape", "add", "contiguous", "from_numpy", "flatten", "unsqueeze", "either"):
+        if one.op not in ("to", "part", "squeeze", "rows", "cuda", "cpu", "sub", "view", "reshape", "add", "contiguous", "from_numpy", "flatten", "unsqueeze", "either", "stack") and not (isinstance(one, Many) and len(one.parts) == 1):
             return False
     return False
 

@@ -152,9 +152,10 @@ def is_clip(value: Value) -> bool:
     """Whether a value clips gradients: by torch, or by hand on `.grad`."""
     if value.op.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_") and value.op.startswith("torch."):
         return True
-    return value.op == "clamp" and bool(value.args) and isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and (
-        value.node.func.attr in ("clamp_", "clip_") and bare(value.args[0], shapes=False).op == "grad"
-    ) or _is_scaled_to_a_norm(value)
+    written = getattr(getattr(value.node, "func", None), "attr", "")
+    if value.op == "clamp" and value.args and written in ("clamp_", "clip_") and bare(value.args[0], shapes=False).op == "grad":
+        return True
+    return _is_scaled_to_a_norm(value)
 
 
 def _is_scaled_to_a_norm(value: Value) -> bool:

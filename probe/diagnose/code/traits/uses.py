@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
 from probe.diagnose.code.computed.value import Value, is_none, origins, same
+from probe.diagnose.code.traits.updates import optimizer_of
 
 
 def made_from(computation: Computation, value: Value, through: frozenset[str] | None, most: int = 400) -> Iterator[Value]:
@@ -43,3 +44,10 @@ def _is_of_a_split(value: Value) -> bool:
     if of.op.endswith(("train_test_split", "random_split")):
         return True
     return index.op == "slice" and not is_none(index.args[0] if not is_none(index.args[0]) else index.args[1]) and not any(one.op in ("index", "element", "count") for one in origins(index))
+
+
+def asked_again(computation: Computation, value: Value, inputs: list[Value]) -> bool:
+    """Whether a network is asked the same again and again, as for the spread of its answers, or before any step."""
+    steps = [one.where.loops for one in computation.of("step") if optimizer_of(one) is not None and (one.number < value.number or one.where.loops[:1] == value.where.loops[:1] != ())]
+    loops = value.where.loops
+    return not steps or (bool(loops) and not any(one[: len(loops)] == loops for one in steps) and not any(loops[-1] in one.where.loops for one in inputs if one.op in ("index", "element", "rows", "count")))

@@ -241,9 +241,10 @@ def _last_batch(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     scores: set[ast.AST] = {value.node for value in computation.of("item", "mean", "div", *_SCORES) if is_mean_of_batch(value)}
     scores |= {target for target, given in computation.stored.items() if any(one.where.loops and is_mean_of_batch(one) for one in given)}
+    learned = {loop for one in computation.of("backward") for loop in one.where.loops}  # that shows how far a training is
     for loop in program.everywhere(ast.For):
         inside = [one for statement in loop.body for one in _plainly(statement)]
-        if not all(isinstance(one, ast.Assign) for one in inside) or any(isinstance(one, ast.Call) and getattr(one.func, "id", "") == "range" for one in ast.walk(loop.iter)):
+        if loop in learned or not all(isinstance(one, ast.Assign) for one in inside) or any(isinstance(one, ast.Call) and getattr(one.func, "id", "") == "range" for one in ast.walk(loop.iter)):
             continue
         block: ast.AST = loop
         after = [one for statement in program.after(block) for one in ast.walk(statement)]
@@ -276,6 +277,25 @@ def _added_to_itself(program: Program) -> Iterator[Remark]:
         if read is not None:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} adds to what {short(score.node)} (line {score.line}) has just given the same name: {short(read.node)} (line {read.line}) is twice that of the last batch, and holds no other")
+
+
+@FINDERS.add("last-batch-alone")
+def _overwritten_and_divided(program: Program) -> Iterator[Remark]:
+    """What a loop has left of its last batch is divided by the number of batches, as if the loop had added them up."""
+    computation = computation_of(program)
+    for value in computation.of("div"):
+        score = bare(value.args[0], "builtins.float", "round") if len(value.args) == 2 else value
+        loops = value.where.loops
+        inner = score.where.loops[len(loops):]
+        if score.op not in _SCORES or not inner or score.where.loops[: len(loops)] != loops or score.number > value.number or constant(score.named.get("reduction")) not in (None, "mean"):
+            continue
+        name = next((target for target, given in computation.stored.items() if any(bare(one) is score for one in given) and isinstance(target, ast.Name) and any(isinstance(each, ast.Name) and each.id == target.id for each in ast.walk(value.node))), None)
+        by = value.args[1] if len(value.args) == 2 else value
+        counted = any(one.op in ("len", "floordiv") for one in origins(by, stop=("len",))) or ((number(by) or 0) > 1 and not isinstance(by.node, ast.Constant))
+        learns = any(one.op == "backward" for one in computation.users(value))
+        if counted and not learns and name is not None and not any(isinstance(one, ast.AugAssign) and getattr(one.target, "id", None) == name.id for one in program.everywhere(ast.AugAssign)):
+            yield Remark(value.node, f"{short(value.node)} divides what line {name.lineno} has set anew for each batch: it is the loss of the last batch, and a share of it")
+            return
 
 
 def _told(computation: Computation, value: Value) -> Iterator[Value]:

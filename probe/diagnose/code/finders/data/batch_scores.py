@@ -17,7 +17,8 @@ FINDERS = Finders()
 _COUNTS = ("len", "size", "shape", "numel", "@constant", "@input", "count")
 _JOINED = ("cat", "concatenate", "stack", "hstack", "vstack")
 _RANKED = ("argsort", "sort", "sorted")
-_KEEPS = ("item", "float", "builtins.float", "either", "mean", "sum_of")
+_PIECES = ("split", "chunk", "tensor_split", "array_split")
+_KEEPS = ("item", "float", "builtins.float", "either", "mean", "sum_of", "stack", "tensor", "as_tensor", "array", "cpu", "detach", "numpy", "tolist")
 
 
 @FINDERS.add("score-of-each-batch")
@@ -69,6 +70,10 @@ def _is_of_batch(value: Value, loop: ast.AST) -> bool:
 def _is_batch(value: Value) -> bool:
     """Whether a value is a batch of a loader, or the rows from one number on that a loop counts by the size of a batch."""
     index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    if value.op == "element":  # of `x.split(64)`, `torch.chunk(x, 10)`
+        return bool(value.args) and value.args[0].op in _PIECES
+    if index is not None and bare(index).op == "element":  # `x[chosen]` for each piece of an order
+        return bool(bare(index).args) and bare(index).args[0].op in _PIECES
     return value.op == "rows" or (index is not None and index.op == "slice" and index.args[0].op == "index" and len(index.args[0].args) == 3)
 
 

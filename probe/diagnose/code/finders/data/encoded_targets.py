@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
@@ -10,9 +11,15 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import LOSSES, losses
+from probe.diagnose.code.traits.extents import is_frame
 
 FINDERS = Finders()
 _SCALED = ("sub", "div", "part", "rows", "either", "log", "log1p", "column_stack")
+_EACH = (
+    "log", "log1p", "log10", "log2", "sqrt", "apply", "map", "gt", "ge", "lt", "le", "eq", "mul", "div", "add", "sub", "pow", "clip", "clamp", "qcut", "cut", "pandas.cut",
+    "pandas.qcut", "rank", "abs", "round", "exp", "expm1", "where",
+)
+"""What makes one number of one number."""
 _ORDERS = ("permutation", "randperm", "shuffle")
 
 
@@ -130,3 +137,53 @@ def _keeps_rows(index: Value, taken: set[int]) -> bool:
         first = index.parts[0]
         return id(first) in taken or (first.op == "slice" and all(one.op == "@constant" and constant(one) is None for one in first.args) and all(one.op == "@constant" for one in index.parts[1:]))
     return False
+
+
+@FINDERS.add("target-among-inputs")
+def _in_another_form(program: Program) -> Iterator[Remark]:
+    """The target is a column that is made of another one, and all columns but the target are inputs: the other one among them."""
+    computation = computation_of(program)
+    for made in computation.of("set_item"):
+        name = constant(made.args[1]) if len(made.args) == 3 else None
+        of = _made_of_one(made.args[2]) if isinstance(name, str) else None
+        source = constant(of.args[1]) if of is not None else None
+        if of is None or not isinstance(source, str) or source == name or not is_frame(_table(made.args[0])) or _table(of.args[0]) is not _table(made.args[0]):
+            continue
+        own = {id(one) for one in ast.walk(program.parent.get(made.node, made.node))}
+        if any(id(one) not in own for one in program.everywhere(ast.Constant) if one.value == source):
+            continue
+        for _, loss in losses(computation):
+            inner = next((one for one in origins(loss) if one.op in LOSSES and len(one.args) > 1), loss)
+            if len(inner.args) < 2 or not any(one.op == "part" and constant(one.args[1]) == name for one in origins(inner.args[1])):
+                continue
+            whole = next((one for one in origins(inner.args[0]) if _is_all_but(one, made)), None)
+            if whole is not None:
+                yield Remark(whole.node, f"{short(whole.node)} keeps {source!r} among the inputs, and {name!r}, the target, is made of it (line {made.line})")
+                return
+
+
+def _made_of_one(value: Value) -> Value | None:
+    """The one column of a table that another one is made of, number by number."""
+    found = [one for one in origins(value) if one.op == "part" and len(one.args) == 2 and isinstance(constant(one.args[1]), str)]
+    by_number = all(one.op in (*_EACH, *KEPT, "part") or one is found[0] for one in origins(value, stop=("part",)) if one.op not in ("@constant", "@library", "@function", "@class")) if found else False
+    return found[0] if len(found) == 1 and by_number else None
+
+
+def _table(value: Value) -> Value:
+    """The table that one was before columns were added and rows left out."""
+    while value.args and value.op in ("set_item", "dropna", "copy", "reset_index", "fillna", "sample", "select_dtypes"):
+        value = value.args[0]
+    return value
+
+
+def _is_all_but(value: Value, made: Value) -> bool:
+    """Whether a value is all columns of a table but those that are named."""
+    if not value.args or not any(one is made for one in origins(value.args[0])):
+        return False
+    if value.op == "drop":
+        return "columns" in value.named or constant(value.named.get("dim")) == 1 or constant(value.named.get("axis")) == 1
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    chosen = index.parts[0] if isinstance(index, Many) and index.grown and len(index.parts) == 1 else None
+    if chosen is not None and chosen.op == "element":
+        return chosen.args[0].op == "columns"
+    return index is not None and bare(index).op in ("drop", "difference") and bool(bare(index).args) and bare(index).args[0].op == "columns"

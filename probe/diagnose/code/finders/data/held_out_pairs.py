@@ -31,8 +31,8 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
         if not held or len(held) == len(pieces):
             continue
         pairs = _both_directions(pairs)
-        for product in (one for one in learned.values() if one.op in (*_PRODUCTS, *_SUMS)):
-            if product.op in _SUMS:
+        for product in (one for one in learned.values() if one.op in (*_PRODUCTS, *_SUMS) or (one.op == "run" and one.args[0].op.startswith("torch_geometric.nn."))):
+            if product.op in _SUMS or product.op == "run":
                 matrix = product if any(_are_columns(one, pairs, pieces) for one in product.args[1:]) else None
             else:
                 matrix = next((one for one in origins(product.args[0], without=pieces) if one.op in _MATRICES and _are_columns(one.args[1 if one.op == "set_item" else 0], pairs, pieces)), None)

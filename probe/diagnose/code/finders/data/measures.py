@@ -217,6 +217,21 @@ def _halved(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} divides the overlap by the sizes of both: a perfect prediction gives 0.5")
 
 
+@FINDERS.add("overlap-halved")
+def _boxes_halved(program: Program) -> Iterator[Remark]:
+    """The area that two boxes share is divided by the areas of both."""
+    computation = computation_of(program)
+    for value in computation.of("div"):
+        area, sizes = (bare(value.args[0]), without_small(value.args[1])) if len(value.args) == 2 else (value, value)
+        if sizes.op != "add" or len(sizes.args) != 2 or area.op not in ("mul", "prod") or _doubled(computation, value):
+            continue
+        ends = [one for one in origins(area, ("run", "part")) if one.op in ("min", "minimum", "max", "maximum") and len(one.args) == 2 and number(one.args[1]) is None]
+        boxes = [bare(one) for one in sizes.args]
+        if {one.op[:3] for one in ends} == {"min", "max"} and all(one.op in ("mul", "prod") and any(each.op == "sub" for each in origins(one, ("run", "part"))) for one in boxes) and not same(boxes[0], boxes[1]):
+            yield Remark(value.node, f"{short(value.node)} divides the overlap by the areas of both: a perfect prediction gives 0.5")
+            return
+
+
 def _shared(value: Value) -> tuple[Value, ...] | None:
     """The two regions whose overlap a value is."""
     value = without_small(value)

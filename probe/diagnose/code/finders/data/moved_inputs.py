@@ -15,18 +15,20 @@ from probe.diagnose.code.computed.value import (
     Value,
     alternatives,
     bare,
+    constant,
     is_none,
     number,
     origins,
     same,
 )
+from probe.diagnose.code.finders.losses.bootstraps import is_squared
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_of, names_set, short
 from probe.diagnose.code.traits.basic import LOSSES
 from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.pictures import applied
-from probe.diagnose.code.traits.sides import Sides, draws_of, mixed, sides_of
+from probe.diagnose.code.traits.sides import Sides, draws_of, is_model, mixed, sides_of
 
 FINDERS = Finders()
 _MOVES = ("flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "torchvision.transforms.functional.hflip", "torchvision.transforms.functional.vflip", "torchvision.transforms.functional.rotate")
@@ -35,6 +37,8 @@ _PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbo
 """What targets are called that lie in their input's pixels, or point left and right in it."""
 _TAKEN = frozenset({"part", "list", "tuple", "either", "rows", "stack", "cat", "index", "element", "@constant", "slice"}) | KEPT | SHAPED
 """Operations that take places of a target, and leave their numbers as they are."""
+_MADE_UP = ("ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "randn", "randn_like", "rand", "rand_like", "normal", "@constant")
+"""What no data set holds."""
 
 
 def mixed_the_other_way(program: Program) -> Iterator[Remark]:
@@ -98,7 +102,7 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
         moved = [one for one in sides.given.values() if _is_move(one) and id(one) not in sides.beside]
         moved = [one for one in moved if _draws(sides, one)]
         for loss in sides.beside.values() if moved else ():
-            target = loss.args[1] if loss.op in LOSSES and len(loss.args) > 1 else None
+            target = loss.args[1] if loss.op in LOSSES and len(loss.args) > 1 else _subtracted(computation, loss)
             if target is None or not (_is_named(loss, target) or _is_by_place(loss, target) or _is_box(computation, target)):
                 continue
             changed = [one for one in origins(target) if one.op not in _TAKEN]
@@ -108,6 +112,14 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
                 named = loss.node.args[1] if isinstance(loss.node, ast.Call) and isinstance(target.node, (ast.Tuple, ast.For)) and len(loss.node.args) > 1 else target.node
                 yield Remark(still[0].node, f"{short(still[0].node)} moves what the input shows, and {short(named)} (line {target.line}), which belongs to it, stays as it was")
                 return
+
+
+def _subtracted(computation: Computation, value: Value) -> Value | None:
+    """The target of an error that is written out: of `(output - target).abs()` or its square."""
+    if value.op != "sub" or len(value.args) != 2 or not any(is_squared(user, value) for user in computation.users(value)):
+        return None
+    made = [is_model(bare(one)) for one in value.args]
+    return value.args[made.index(False)] if sorted(made) == [False, True] else None
 
 
 def _written_by(computation: Computation, target: Value, draws: set[int]) -> bool:
@@ -120,7 +132,7 @@ def _is_move(value: Value) -> bool:
     torchvision that is given nothing else."""
     if value.op == "part" and len(value.args) == 2:
         index = value.args[1]
-        return any(one.op == "slice" and len(one.args) == 3 and number(one.args[2]) == -1 for one in (index.parts if isinstance(index, Many) else [index]))
+        return any(one.op in ("slice", "arange", "range") and len(one.args) == 3 and number(one.args[2]) == -1 for one in (index.parts if isinstance(index, Many) else [index]))
     return value.op in _MOVES or (applied(value) in _RANDOM and value.op == "run" and len(value.args) == 2 and not value.named)
 
 
@@ -128,7 +140,8 @@ def _is_named(loss: Value, target: Value) -> bool:
     """Whether a target is called by a word for places, where it is made or where a loss takes it."""
     before = [one for one in _before(target) if not isinstance(one.node, (ast.Tuple, ast.For))]  # `for image, box, label in`
     taken = loss.node.args[1:2] if isinstance(loss.node, ast.Call) else []
-    return any(_PLACES.search(name) for node in (*(one.node for one in before), *taken) for name in (*names_of(node), *_own_fields(node)))
+    fields = [word for one in before if one.op == "part" and len(one.args) == 2 and isinstance(word := constant(one.args[1]), str)]
+    return any(_PLACES.search(name) for node in (*(one.node for one in before), *taken) for name in (*names_of(node), *_own_fields(node), *fields))
 
 
 def _own_fields(node: ast.AST) -> set[str]:
@@ -163,10 +176,14 @@ def _half(value: Value) -> str | None:
 
 def _is_by_place(loss: Value, target: Value) -> bool:
     """Whether a target has a label for each place of its input: one axis more than the samples, and the labels of one."""
-    axes = rank(target)
-    if axes is None or loss.op not in ("cross_entropy", "nll_loss"):
-        return axes is not None and axes >= 3
-    return axes >= 2 and rank(loss.args[0]) == axes + 1
+    axes, made = rank(target), rank(loss.args[0])
+    if bare(target).op in _MADE_UP:
+        return False
+    if axes is None:  # of a target of unknown shape, what it is compared with
+        return made is not None and made >= 4
+    if loss.op not in ("cross_entropy", "nll_loss"):
+        return axes >= 3
+    return axes >= 2 and made == axes + 1
 
 
 def _before(value: Value) -> Iterator[Value]:

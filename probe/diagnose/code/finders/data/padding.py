@@ -25,7 +25,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_negative, last_word, number_in, short
 from probe.diagnose.code.traits.basic import without_small
-from probe.diagnose.code.traits.numberings import PADDING, begins_at, contents, filled_up, marked, written
+from probe.diagnose.code.traits.numberings import PADDING, contents, filled_up, is_one_ahead, marked, written
 
 FINDERS = Finders()
 _CAUSAL = re.compile(r"(CausalLM|LMHeadModel)(\.from_\w+)?$")
@@ -60,7 +60,7 @@ def _tokenized(value: Value) -> Value | None:
     return None
 
 
-def _fills_up(call: Value) -> bool:
+def fills_up(call: Value) -> bool:
     """Whether a tokenizer is told to fill several texts up to one length."""
     told = constant(call.named.get("padding"))
     if told == "max_length":
@@ -68,6 +68,11 @@ def _fills_up(call: Value) -> bool:
     texts = call.argument("text", 1)
     several = texts is not None and (texts.op in ("list", "tuple", "element", "part", "rows", "@input") or isinstance(texts, Many)) and texts.op not in ("text", "add")
     return several and told in (True, "longest") and texts is not None and (isinstance(texts, Many) or texts.op == "list")
+
+
+def is_tokenizer(value: Value) -> bool:
+    """Whether a value is a tokenizer of transformers."""
+    return _TOKENIZER.search(_maker(value)) is not None
 
 
 def _given(call: Value, name: str, place: int | None = None) -> Value | None:
@@ -203,7 +208,7 @@ def _without_mask(program: Program) -> Iterator[Remark]:
             call_of = None if ids is None or not _is_input_ids(ids) else _tokenized(ids)
         else:
             call_of = _behind(more) if taken else None
-        if call_of is not None and _fills_up(call_of):
+        if call_of is not None and fills_up(call_of):
             yield Remark(call.node, f"{short(call.node)} is given no attention_mask, and {short(call_of.node)} (line {call_of.line}) fills the texts up")
             return
 
@@ -242,7 +247,7 @@ def _padding_in_labels(program: Program) -> Iterator[Remark]:
             continue
         labels = bare(labels, "rows")
         tokens = _tokenized(labels) if _is_input_ids(labels) else None
-        if tokens is not None and labels.op != "set_item" and _fills_up(tokens):
+        if tokens is not None and labels.op != "set_item" and fills_up(tokens):
             yield Remark(tokens.node, f"the labels of {short(call.node)} (line {call.line}) are padded: {short(tokens.node)} fills up to a length")
             return
         fill = labels.argument("padding_value", 2) if labels.op == _PAD_SEQUENCE else None
@@ -355,7 +360,7 @@ def _on_the_right(program: Program) -> Iterator[Remark]:
             if not turned and any(_TOKENIZER.search(_maker(one.args[0])) for one in origins(padded) if one.op == "run"):
                 yield Remark(call.node, f"{short(call.node)} writes on behind the padding that {short(padded.node)} (line {padded.line}) puts at the end of shorter prompts")
                 return
-        elif tokens is not None and tokens.op == "run" and _fills_up(tokens) and _is_right_sided(tokens):
+        elif tokens is not None and tokens.op == "run" and fills_up(tokens) and _is_right_sided(tokens):
             yield Remark(call.node, f"{short(call.node)} writes on behind the padding that {short(tokens.node)} (line {tokens.line}) puts at the end of shorter prompts")
             return
 
@@ -399,7 +404,7 @@ def _twice(program: Program) -> Iterator[Remark]:
         labels = bare(labels, "rows", "masked_fill")
         ids = None if ids is None else bare(ids, "rows")
         rolled = labels.op == "roll" and number(labels.argument("shifts", 1)) == -1
-        ahead = labels.op == "part" and ids is not None and ids.op == "part" and same(bare(labels.args[0]), bare(ids.args[0])) and begins_at(labels.args[1]) == 1 and begins_at(ids.args[1]) == 0
+        ahead = labels.op == "part" and ids is not None and ids.op == "part" and same(bare(labels.args[0]), bare(ids.args[0])) and is_one_ahead(labels.args[1], ids.args[1])
         if rolled or ahead:
             yield Remark(call.node, f"{short(labels.node)} is one place ahead, and {short(call.node)} (line {call.line}) shifts its labels once more")
             return

@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import (
     KEPT,
     Instance,
     Many,
+    Table,
     Value,
     bare,
     constant,
@@ -69,6 +70,8 @@ def rows_of(value: Value) -> Iterator[Value]:
             waiting += [one for each in inner.args for one in (each.parts if isinstance(each, Many) else [each])]
         elif inner is not value:
             waiting.append(inner)
+        elif value.op in ("sub", "div") and len(value.args) == 2 and (by := without_small(value.args[1])).op in ("mean", "std", "min", "max", "median") and bare(by.args[0]).op == "part":
+            waiting.append(value.args[0])  # scaled by what a part says
         elif value.op in ("unfold", "sliding_window_view", "part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part") or _is_window(value)):
             waiting.append(value.args[0])
 
@@ -390,6 +393,8 @@ def _is_by_class(weights: Value) -> bool:
     count of that number itself."""
     if not isinstance(weights, Many) or len(weights.parts) != 1 or not weights.grown:
         return False
+    if _is_for_each_key(weights.parts[0]):
+        return True
     quotient = bare(weights.parts[0])
     below = bare(quotient.args[-1]) if quotient.op in ("div", "reciprocal") and quotient.args else quotient
     index = below.args[1] if below.op == "part" and len(below.args) == 2 else None
@@ -397,6 +402,15 @@ def _is_by_class(weights: Value) -> bool:
         return True
     most = number(index.args[-1]) if index is not None and index.op == "index" and index.args else None
     return most is not None and most <= 1000 and bare(below.args[0]).op in ("collections.Counter", "bincount", "list")
+
+
+def _is_for_each_key(weight: Value) -> bool:
+    """Whether a weight is that of one key of a dict, or of one entry of what counts, and of nothing else that a loop goes over."""
+    looked_up = bare(weight)
+    if looked_up.op == "part" and len(looked_up.args) == 2 and (bare(looked_up.args[1]).op != "element" or looked_up.args[0].op == "element"):
+        return False
+    over = [bare(one.args[0], "sorted", "items", "values", "keys", "most_common") for one in origins(weight, stop=("collections.Counter", "dict", "bincount", "value_counts")) if one.op == "element" and one.args]
+    return bool(over) and all(one.op in ("collections.Counter", "bincount", "value_counts") or isinstance(one, Table) for one in over)
 
 
 @FINDERS.add("target-among-inputs")

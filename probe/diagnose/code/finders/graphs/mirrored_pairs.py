@@ -136,11 +136,22 @@ def _are_swapped(rows: Sequence[Value]) -> bool:
 
 def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value | None:
     """The pair of a list that stands for many, where the list has with each pair its mirrored one."""
+    for place, one in enumerate(parts):
+        if any(_is_mirrored_row(one, other) for other in parts[:place]):
+            return one
     for one in parts if all(isinstance(one, Many) and len(one.parts) == 2 for one in parts) else ():
         first, second = one.made_of()
         if _all_of_one(computation, first, second, one) or _kept_both_ways(computation, first, second):
             return one
     return None
+
+
+def _is_mirrored_row(one: Value, other: Value) -> bool:
+    """Whether two rows are one pair both ways, each with the same beside it."""
+    if not isinstance(one, Many) or not isinstance(other, Many) or len(one.parts) != len(other.parts) or one.where.under != other.where.under:
+        return False
+    apart = [(first, second) for first, second in zip(one.parts, other.parts, strict=True) if first is not second]
+    return len(apart) == 2 and apart[0][0] is apart[1][1] and apart[0][1] is apart[1][0] and constant(apart[0][0]) is None and constant(apart[1][0]) is None
 
 
 def _all_of_one(computation: Computation, first: Value, second: Value, at: Value) -> bool:
@@ -191,17 +202,18 @@ def _is_symmetric(computation: Computation, score: Value, pairs: list[Value]) ->
     if len(sides) != 2 or (score.op == "sub" and not any(one.op in _EVEN for one in computation.users(score))):
         return False
     one, other = sides
+    through = False
     for _ in range(_STEPS):
         if one.op != other.op or not one.args or not other.args:
             return False
         if one.op == "part" and len(one.args) == 2 and one.args[0] is other.args[0]:
-            return _is_learned(one.args[0]) and _are_sides(one.args[1], other.args[1], pairs)
+            return (through or _is_learned(one.args[0])) and _are_sides(one.args[1], other.args[1], pairs)
         if one.op == "run" and len(one.args) == len(other.args) == 2:
             if plain(one.args[0]) is not plain(other.args[0]):
                 return False
             if one.args[0].op in ("torch.nn.Embedding", "torch.nn.EmbeddingBag"):
                 return _are_sides(one.args[1], other.args[1], pairs)
-            one, other = one.args[1], other.args[1]
+            one, other, through = one.args[1], other.args[1], True
         else:
             one, other = one.args[0], other.args[0]
     return False

@@ -9,6 +9,7 @@ from probe.diagnose.code.computed.value import Value, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.sides import DRAWS
 
 FINDERS = Finders()
@@ -29,6 +30,28 @@ def _changed_in_forward(program: Program) -> Iterator[Remark]:
         if found is not None and found.node in learned and any(user.op in ("eq", "ne", "and") for user in computation.users(value)):
             yield Remark(found.node, f"{short(found.node)} changes the input by chance in each forward, also in that whose result {short(value.node)} (line {value.line}) judges")
             return
+
+
+@FINDERS.add("held-out-augmented")
+def _turned_in_a_helper(program: Program) -> Iterator[Remark]:
+    """A function flips, shifts or turns batches by chance, and those that are judged go through it as those that are learned."""
+    computation = computation_of(program)
+    moved = [one for one in computation.of("flip", "roll", "rot90", "where") if one.where.functions and one.args and _is_turned_by_chance(one) and _is_of_the_input(one)]
+    learned = {one.node for _, loss in losses(computation) for one in origins(loss) if one.where.loops and any(one is each for each in moved)} if moved else set()
+    for value in computation.of(*_JUDGED) if learned else ():
+        found = next((one for one in origins(value, ("shape", "size", "len")) if any(one is each for each in moved)), None) if value.where.no_grad else None
+        averaged = any(one.op in ("mean", "stack", "sum_of", "add") and any(part.op == "run" and any(each is found for each in origins(part)) for part in one.args) for one in origins(value))
+        if found is not None and found.node in learned and not averaged and any(user.op in ("eq", "ne", "and") for user in computation.users(value)):
+            yield Remark(found.node, f"{short(found.node)} moves by chance also what {short(value.node)} (line {value.line}) judges: each evaluation sees other samples")
+            return
+
+
+def _is_turned_by_chance(value: Value) -> bool:
+    """Whether a value is flipped or shifted where a draw says so, or by what is drawn, and nothing else is asked."""
+    drawn = all(any(one.op in DRAWS for one in origins(test)) for test, _ in value.where.under)
+    if value.op == "where":
+        return drawn and len(value.args) == 3 and any(one.op in DRAWS for one in origins(value.args[0])) and any(one.op in ("flip", "roll", "rot90") for one in value.args[1:])
+    return drawn and (bool(value.where.under) or any(one.op in DRAWS for part in (*value.args[1:], *value.named.values()) for one in origins(part)))
 
 
 def _is_by_chance(value: Value) -> bool:

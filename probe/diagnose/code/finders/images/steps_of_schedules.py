@@ -10,6 +10,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import complement_of, product, sides
+from probe.diagnose.code.traits.basic import losses
 
 FINDERS = Finders()
 _NOISE = ("randn", "randn_like", "normal", "standard_normal")
@@ -62,6 +63,51 @@ def _product_of_what_is_added(program: Program) -> Iterator[Remark]:
         if len(ends) == 2 and max(ends) < 0.5 and any(any(one is value for one in origins(each)) and any(one.op in _NOISE for one in origins(each)) for each in computation.of("add")):
             yield Remark(value.node, f"{short(value.node)} multiplies the shares of noise ({short(rates.node)}, line {rates.line}), all below {max(ends) * 1.01:.2g}: after a few steps nothing of the signal is left")
             return
+
+
+def sampled_by_another_schedule(program: Program) -> Iterator[Remark]:
+    """The samples of the training are mixed with noise by one schedule, and the noise is taken out by another one."""
+    computation = computation_of(program)
+    mixed = {id(one): one for _, loss in losses(computation) for run in origins(loss) if run.op == "run" and not run.where.no_grad for one in _products_in(run)}
+    drawn = {id(one): one for value in computation.of("part", "gather") if value.where.no_grad and value.where.loops and _meets_a_network(computation, value) for one in _products_in(value)}
+    if len(mixed) != 1 or len(drawn) != 1 or mixed.keys() & drawn.keys():
+        return
+    theirs, mine = next(iter(mixed.values())), next(iter(drawn.values()))
+    kinds = _kind(theirs), _kind(mine)
+    if None not in kinds and kinds[0] != kinds[1]:
+        rates = [next((one for one in origins(each) if one.op in ("linspace", "cos")), each) for each in (mine, theirs)]
+        yield Remark(mine.node, f"{short(mine.node)} is the schedule that samples are drawn by ({short(rates[0].node)}, line {rates[0].line}), and the network has learned of noise that another one has mixed in ({short(rates[1].node)}, line {rates[1].line})")
+
+
+def _products_in(value: Value) -> Iterator[Value]:
+    """The products of all steps so far that a value is made of, without networks."""
+    given = (*value.args[1:], *value.named.values()) if value.op == "run" else (value,)
+    yield from (one for part in given for one in origins(part, ("run",)) if one.op == "cumprod" and one.args)
+
+
+def _meets_a_network(computation: Computation, value: Value) -> bool:
+    """Whether an entry of a schedule is a factor or a divisor of what a network gives, or is added to that."""
+    waiting, seen = [value], {id(value)}
+    while waiting and len(seen) < 40:
+        for user in computation.users(waiting.pop()):
+            if user.op in ("mul", "div", "add", "sub") and any(one.op == "run" for other in user.args if id(other) not in seen for one in origins(other)):
+                return True
+            if id(user) not in seen and user.op in ("sqrt", "rsqrt", "pow", "sub", "mul", "div", "view", "reshape", "unsqueeze", "part", "to", "float"):
+                seen.add(id(user))
+                waiting.append(user)
+    return False
+
+
+def _kind(value: Value) -> tuple[object, ...] | None:
+    """What tells a schedule of known numbers from others: a cosine, or the two ends of its rates, and a power of them."""
+    found = list(origins(value))
+    lines = [one for one in found if one.op == "linspace"]
+    if any(one.op in ("@input", "unknown", "load", "element", "run") for one in found) or len(lines) != 1:
+        return None
+    if any(one.op == "cos" for one in found):
+        return ("cos",)
+    ends = [number(lines[0].argument(name, place)) for place, name in enumerate(("start", "end"))]
+    return None if None in ends else (*ends, any(one.op in ("pow", "square") for one in found))
 
 
 def _is_schedule(value: Value) -> bool:

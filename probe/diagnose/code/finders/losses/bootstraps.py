@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     KEPT,
     SHAPED,
+    Instance,
     Many,
     Value,
     alternatives,
@@ -138,23 +139,27 @@ def is_squared(user: Value, value: Value) -> bool:
     return user.op in ("square", "abs") or (user.op == "mul" and list(user.args).count(value) == 2)
 
 
-def compared(computation: Computation) -> Iterator[tuple[Value, Value, Value, Backup]]:
-    """Each comparison of a prediction with a backup: it, the prediction, what it is compared with, and the backup."""
+def compared(computation: Computation, chosen: bool = False) -> Iterator[tuple[Value, Value, Value, Backup]]:
+    """Each comparison of a prediction with a backup (if `chosen`, also with one in some rows): it, the prediction, what it is
+    compared with, and the backup."""
     found = backups(computation)
     for value, prediction, target in errors(computation):
-        inner = {id(one) for one in _summed(target)}
+        inner = {id(one) for one in _summed(target, chosen)}
         for one in found:
             if id(one.whole) in inner and not any(each is one.whole for each in origins(prediction)):
                 yield value, prediction, target, one
 
 
-def _summed(value: Value) -> Iterator[Value]:
-    """A value, and the sums that it is an alternative of, another shape or type of, or a sum of."""
+def _summed(value: Value, chosen: bool = False) -> Iterator[Value]:
+    """A value, and the sums that it is an alternative of, another shape or type of, or a sum of; if `chosen`, also those that
+    it is in some rows."""
     for one in alternatives(value):
         one = bare(one) if one.op != "either" else one
         yield one
         if one.op in ("add", "sub"):
             yield from _summed(one.args[0])
+        if chosen and one.op == "where" and len(one.args) == 3:
+            yield from (each for given in one.args[1:] for each in _summed(given))
         if one.op == "add" and len(one.args) > 1:
             yield from _summed(one.args[1])
 
@@ -276,7 +281,7 @@ def _chosen(value: Value) -> Value | None:
 @FINDERS.add("target-with-gradient")
 def _target_with_gradient(program: Program) -> Iterator[Remark]:
     """The network that is compared with the target also computes it, and gradients flow into both."""
-    for value, prediction, target, one in compared(computation_of(program)):
+    for value, prediction, target, one in compared(computation_of(program), chosen=True):
         trained = networks_of(prediction)
         gives = lambda each, trained=trained: each.op == "run" and id(plain(each.args[0])) in trained  # noqa: E731
         if not value.where.no_grad and flows(target, gives) and flows(one.future, gives) and flows(prediction, gives) and not _is_actor(prediction):
@@ -320,15 +325,25 @@ def _never_updated(program: Program) -> Iterator[Remark]:
         ran = [plain(each.args[0]) for each in origins(one.future, ("run",)) if each.op == "run" and each.where.no_grad]
         said = bare(prediction, "gather", "part")
         own = [plain(said.args[0])] if said.op == "run" else []
-        for load in computation.of("load_state_dict") if len(ran) == 1 and len(own) == 1 and ran[0] is not own[0] and value.where.loops else ():
-            copy, given = plain(load.args[0]), load.args[1] if len(load.args) > 1 else load
-            of = plain(given.args[0]) if given.op == "state_dict" and given.args else None
-            if of is None or load.where.loops or ran[0] not in layers_of(copy) or own[0] not in layers_of(of) or load.number > value.number:
+        for load, copy, of in _taken_over(computation) if len(ran) == 1 and len(own) == 1 and ran[0] is not own[0] and value.where.loops else ():
+            if load.where.loops or ran[0] not in layers_of(copy) or own[0] not in layers_of(of) or load.number > value.number:
                 continue
             touched = [each for each in computation.values if each.number != load.number and each.op in _CHANGED and each.args and any(part is copy for part in origins(each.args[0]))]
             if all(each.op == "parameters" and all(_only_freezes(computation, user) for user in computation.users(each)) for each in touched):
                 yield Remark(one.future.node, f"{short(one.future.node)} is judged by the network that {short(load.node)} (line {load.line}) gives the trained one's weights once, before the training, and that nothing changes afterwards")
                 return
+
+
+def _taken_over(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
+    """Where a network is given the weights of another one: the load, or the copy, and the two networks."""
+    for load in computation.of("load_state_dict"):
+        given = load.args[1] if len(load.args) > 1 else load
+        if given.op == "state_dict" and given.args:
+            yield load, plain(load.args[0]), plain(given.args[0])
+    for copy in computation.values:
+        of = copy.data if isinstance(copy, Instance) else computation.copies.get(id(copy))
+        if isinstance(of, Value) and (isinstance(copy, Instance) or copy.op == "torch.nn.Sequential"):
+            yield copy, copy, of
 
 
 _CHANGED = ("parameters", "named_parameters", "load_state_dict", "state_dict", "set_attribute", "step", "buffers", "apply", "lerp", "modules")

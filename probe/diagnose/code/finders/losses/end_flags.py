@@ -52,8 +52,8 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
 def _time_limit_taken_for_an_end(program: Program) -> Iterator[Remark]:
     """The value of what follows is left out where the environment has only truncated the episode."""
     computation = computation_of(program)
-    for _, _, target, one in compared(computation):
-        if not any(bare(each) is one.whole for each in alternatives(target)):
+    for error, _, target, one in compared(computation):
+        if not any(bare(each) is one.whole for each in alternatives(target)) or not set(one.whole.where.loops) <= set(error.where.loops):
             continue  # a sum over many steps, whose last state may be that of another episode
         for factor, end in factors_of(computation, one):
             cut = [part for part in end.told if constant(part.args[1]) == 3 and _has_five(computation, part.args[0])]
@@ -64,9 +64,18 @@ def _time_limit_taken_for_an_end(program: Program) -> Iterator[Remark]:
 
 def _has_five(computation: Computation, step: Value) -> bool:
     """Whether an environment gives five parts: the fourth is whether it has truncated the episode."""
+    if step.args and (step.args[0].op.startswith("gymnasium.") or _resets_to_two(computation, step.args[0])):
+        return True
     nodes = [one.node for one in computation.users(step) if one.op == "part"]
     unpacked = [one for one in nodes if isinstance(one, ast.Tuple)]
     return bool(unpacked) and all(len(one.elts) == 5 and not any(isinstance(each, ast.Starred) for each in one.elts) for one in unpacked)
+
+
+def _resets_to_two(computation: Computation, environment: Value) -> bool:
+    """Whether `reset` of an environment gives a state and more, as those do whose steps have five parts."""
+    begun = [one for reset in computation.of("reset") if reset.args and reset.args[0] is environment for one in computation.users(reset) if one.op == "part"]
+    pairs = [one for one in begun if isinstance(one.node, ast.Tuple) and len(one.node.elts) == 2]
+    return bool(pairs) and all(constant(one.args[1]) == 0 for one in begun if one not in pairs)
 
 
 def _told_apart(computation: Computation, cut: Value) -> bool:

@@ -107,9 +107,10 @@ def _across(program: Program) -> Iterator[Remark]:
         reward, rest = value.args
         around = [one for one in reward.where.loops if one not in value.where.loops]
         told = isinstance(loop.iter, ast.Call) and any(is_call(one, "zip") for one in ast.walk(loop.iter))
-        if len(around) < 2 or told or rest.op not in ("mul", "@constant") or not _of_episodes(around[-2], around[-1]) or not _only_discounted(value.node, loop):
+        several = around[-2] if len(around) > 1 and _of_episodes(around[-2], around[-1]) else around[-1] if around and _goes_on_after_ends(around[-1]) else None
+        if several is None or told or rest.op not in ("mul", "@constant") or not _only_discounted(value.node, loop):
             continue
-        yield Remark(value.node, f"{short(value.node)} goes on from one episode into the one before it: the loop of line {getattr(around[-2], 'lineno', 0)} puts the rewards of several into one list")
+        yield Remark(value.node, f"{short(value.node)} goes on from one episode into the one before it: the loop of line {getattr(several, 'lineno', 0)} puts the rewards of several into one list")
         return
 
 
@@ -181,6 +182,12 @@ def _of_episodes(outer: ast.AST, inner: ast.AST) -> bool:
     inside = set(ast.walk(inner))
     begins = any(is_method(one, "reset") for one in ast.walk(outer) if one not in inside)
     return begins and any(is_method(one, "step") for one in inside)
+
+
+def _goes_on_after_ends(loop: ast.AST) -> bool:
+    """Whether one loop makes the steps of several episodes: it begins a new one where one has ended, and goes on."""
+    begins = [one for one in ast.walk(loop) if isinstance(one, (ast.If, ast.IfExp)) and any(is_method(each, "reset") for each in ast.walk(one)) and not any(isinstance(each, ast.Break) for each in ast.walk(one))]
+    return bool(begins) and any(is_method(one, "step") for one in ast.walk(loop)) and not any(isinstance(one, (ast.For, ast.While)) for one in ast.walk(loop) if one is not loop)
 
 
 def _only_discounted(node: ast.AST, loop: ast.For) -> bool:

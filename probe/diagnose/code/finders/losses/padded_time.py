@@ -13,7 +13,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses, reduction_of
 from probe.diagnose.code.traits.extents import rank
-from probe.diagnose.code.traits.numberings import WORDS, marked
+from probe.diagnose.code.traits.numberings import PADDING, WORDS, marked
 
 FINDERS = Finders()
 _SAME = frozenset({
@@ -176,6 +176,9 @@ def _masked_and_averaged(program: Program) -> Iterator[Remark]:
             return
     for value in _learned(computation):
         product = _averaged(value)
+        if product is not None and product.op == "masked_fill" and len(product.args) == 3 and number(product.args[2]) == 0 and marked(computation, product.args[1]) == PADDING and any(one.op == "run" for one in origins(product.args[0])):
+            yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(product.node)} (line {product.line}) sets to 0")
+            return
         if product is None or product.op != "mul" or len(product.args) != 2:
             continue
         for mask, results in (product.args, product.args[::-1]):

@@ -70,6 +70,29 @@ def _is_of_samples(value: Value) -> bool:
     return value.op.endswith("kl_divergence") and any(one.op.endswith((".Independent", ".MultivariateNormal")) for one in value.args)
 
 
+def prior_first(program: Program) -> Iterator[Remark]:
+    """The divergence that is minimized is that of a fixed distribution from the one that a network gives, from which a code is
+    drawn."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        for value in origins(loss, stop=("run",)):
+            if not value.op.endswith(".kl_divergence") or len(value.args) != 2:
+                continue
+            fixed, given = value.args
+            drawn = any(one.op in ("rsample", "sample") and one.args[0] is given for one in computation.of("rsample", "sample"))
+            if drawn and _is_standard(fixed) and any(one.op == "run" for one in origins(given)):
+                yield Remark(value.node, f"{short(value.node)} is the divergence of the fixed {short(fixed.node)} (line {fixed.line}) from {short(given.node)} (line {given.line}), which the code is drawn from: the two stand the other way round in the bound")
+                return
+
+
+def _is_standard(value: Value) -> bool:
+    """Whether a distribution is a normal one of fixed numbers."""
+    if value.op.endswith(".Independent") and value.args:
+        value = value.args[0]
+    given = [bare(one) for one in value.made_of()]
+    return value.op.endswith(".Normal") and len(given) >= 2 and all(one.op in ("zeros", "ones", "zeros_like", "ones_like") or number(one) is not None for one in given[:2])
+
+
 def is_divergence(value: Value) -> bool:
     """Whether a value is the divergence of a code that a network gives from a standard normal distribution."""
     inner = bare(value)

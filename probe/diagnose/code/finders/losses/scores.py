@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 
@@ -54,11 +55,24 @@ def _multiplied_by_temperature(program: Program) -> Iterator[Remark]:
     """Scores between -1 and 1, or what is named a temperature, are multiplied by less than 1 before a softmax."""
     for scores, user in _scores(computation_of(program)):
         for one, other in sides(scores):
-            known = number(bare(other)) if scores.op == "mul" else None
+            known = _factor(other) if scores.op == "mul" else None
             if known is None or not 0 < known < 1:
                 continue
             if _is_named_temperature(scores.node, bare(other)) or (known <= 0.5 and user.op == "cross_entropy" and _is_cosine(one)):
                 yield Remark(scores.node, f"{short(scores.node)} multiplies by {known:g}, and {short(user.node)} takes its softmax")
+
+
+def _factor(value: Value) -> float | None:
+    """The number that a factor is, or begins with: also of `exp` of a parameter that is the logarithm of one."""
+    value = bare(value)
+    if value.op != "exp" or not value.args:
+        return number(value)
+    inner = bare(value.args[0])
+    inner = bare(inner.args[0]) if inner.op == "torch.nn.Parameter" and inner.args else inner
+    if inner.op == "log" and inner.args:
+        return number(bare(inner.args[0]))
+    known = number(inner)
+    return math.exp(known) if known is not None and abs(known) < 50 else None
 
 
 def _is_named_temperature(node: ast.AST, value: Value) -> bool:

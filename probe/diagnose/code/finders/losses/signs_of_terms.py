@@ -443,7 +443,9 @@ def _no_hinge(program: Program) -> Iterator[Remark]:
 
 
 def _kind(value: Value) -> str:
-    """The operation that gives a value; of a fraction, also that above the line: a share of an overlap is no distance."""
+    """The operation that gives a value, and what a mean is taken of, or a fraction has above: an overlap is no distance."""
+    if value.op in ("mean", "sum") and value.args:
+        return f"{value.op} of {_kind(bare(value.args[0]))}"
     return f"{value.op} of {bare(value.args[0]).op}" if value.op == "div" else value.op
 
 

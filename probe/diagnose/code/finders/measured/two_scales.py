@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +18,10 @@ from probe.diagnose.code.traits.basic import LOSSES
 FINDERS = Finders()
 _LOGARITHMS = ("log", "log1p", "log10", "log2")
 _ERRORS = ("sub", "mse_loss", "l1_loss", "smooth_l1_loss", "sklearn.metrics.mean_squared_error", "sklearn.metrics.mean_absolute_error", "sklearn.metrics.r2_score", "sklearn.metrics.root_mean_squared_error")
-_PICKS = ("part", "rows", "element", "cat", "index_select", "concatenate")
+_UNITS = r"(?P<unit>\$|€|£|°C?|dollars?|euros?|USD|EUR|k?MWh?|kWh?|kg|km(/h)?|m/s|mm|cm|mg/dL|ppm|degrees?|people|vehicles|units sold|watts?|hours|minutes|days|years|bpm|mmHg)"
+_BEFORE = re.compile(rf"(?:[\[(]{_UNITS}[\])][\s:=]*|[$€£])$")
+_BEHIND = re.compile(rf"\s?{_UNITS}(?![\w/])")
+_PICKS = ("part", "rows", "element", "cat", "index_select", "concatenate", "unfold", "sliding_window_view")
 _LEVELS = ("mean", "min", "median", "amin", "nanmean")
 _SAME_UNIT = frozenset({"mean", "sqrt", "pow", "square", "abs", "mse_loss", "l1_loss", "median", "mul"})
 
@@ -58,6 +63,42 @@ def _two_scales(program: Program) -> Iterator[Remark]:
         if scaled is None and any(one.root is root for one in learned):
             yield Remark(value.node, f"{short(value.node)} divides an error of what was scaled ({short(error.node)}, line {error.line}) by {short(level.node)}, the mean of the values before they were scaled")
             return
+
+
+def error_with_a_unit(program: Program) -> Iterator[Remark]:
+    """An error between outputs and targets that were scaled is told with a unit."""
+    computation = computation_of(program)
+    learned = list(_learned(computation))
+    for told in computation.of("text", "print") if learned else ():
+        for value, unit in _with_units(told):
+            error = _error_of(value, learned)
+            if error is not None:
+                scaled = next((one for side in error.args for one in [_scaled(side)[0]] if one is not None), None)
+                by = f", which {short(scaled.node)} (line {scaled.line}) has scaled" if scaled is not None else ""
+                yield Remark(told.node, f"{short(told.node)} tells in {unit} what is an error of scaled values: {short(error.node)} (line {error.line}){by}")
+                return
+
+
+def _with_units(told: Value) -> Iterator[tuple[Value, str]]:
+    """What a text tells with a unit before it in brackets, or behind it."""
+    if isinstance(told.node, ast.JoinedStr):
+        pieces: list[ast.expr] = list(told.node.values)
+        holes = [one for one in pieces if isinstance(one, ast.FormattedValue)]
+    elif isinstance(told.node, ast.Call) and not told.node.keywords:
+        pieces = list(told.node.args)
+        holes = pieces  # type: ignore[assignment]
+    else:
+        return
+    if len(holes) != len(told.args):
+        return
+    for hole, value in zip(holes, told.args, strict=True):
+        place = pieces.index(hole)
+        around = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in (pieces[place - 1] if place else hole, pieces[place + 1] if place + 1 < len(pieces) else hole)]
+        before, behind = _BEFORE.search(around[0]), _BEHIND.match(around[1])
+        if before is not None or behind is not None:
+            found = before if before is not None else behind
+            assert found is not None
+            yield value, found.group("unit") or found.group()
 
 
 def _learned(computation: Computation) -> Iterator[_Learned]:

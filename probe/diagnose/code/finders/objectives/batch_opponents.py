@@ -27,7 +27,7 @@ def partners_among_the_opponents(program: Program) -> Iterator[Remark]:
         for side in product.args[:2]:
             batch = batch_size(side)
             for chosen in origins(side) if batch is not None else ():
-                kinds = kinds_of(_chosen_by(chosen))
+                kinds = kinds_of(_chosen_by(chosen)) or (_rows_of_table(chosen) if _vectors(side) is chosen else None)
                 if batch is not None and kinds is not None and kinds <= batch:
                     yield Remark(loss.node, f"{short(loss.node)} takes all other rows of a batch of {batch:.0f} for opponents, and {short(chosen.node)} (line {chosen.line}) chooses the partners by a label of {kinds:.0f} kinds: rows of one label are pushed apart")
                     return
@@ -45,6 +45,23 @@ def _chosen_by(value: Value) -> Value | None:
         key = bare(pool.args[1], "builtins.int") if pool.op == "part" and len(pool.args) == 2 else None
         return key if key is not None and _is_column(key) else None
     return None
+
+
+def _vectors(side: Value) -> Value:
+    """The vectors that are compared, before they were turned, scaled or brought to one length."""
+    for _ in range(12):
+        side = bare(side, "normalize", "t", "T", "mT", "transpose")
+        factors = [one for one in side.args if any(each.op == "run" for each in origins(one))] if side.op in ("mul", "div") else []
+        if len(factors) != 1:
+            break
+        side = factors[0]
+    return side
+
+
+def _rows_of_table(value: Value) -> float | None:
+    """How many rows a table of embeddings has, of which one is taken for each sample."""
+    looked_up = value.op == "run" and len(value.args) == 2 and value.args[0].op == "torch.nn.Embedding"
+    return number(value.args[0].argument("num_embeddings", 0)) if looked_up else None
 
 
 def _is_column(value: Value) -> bool:

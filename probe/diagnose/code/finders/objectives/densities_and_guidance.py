@@ -72,7 +72,9 @@ def is_log_density(value: Value) -> bool:
         inner = bare(plain[0])
     if inner.op == "log_prob":
         return True
-    return squared(inner) is not None or (inner.op in ("add", "sub") and any(squared(bare(one)) is not None for one in added(inner)))
+    parts = [bare(one) for one in added(inner)] if inner.op in ("add", "sub") else []
+    parts += [bare(one) for part in parts if part.op in ("mul", "div") for one in part.args if sum(number(each) is None for each in part.args) == 1 and number(one) is None]
+    return squared(inner) is not None or any(squared(one) is not None for one in parts)
 
 
 def cores(value: Value, depth: int = 12) -> Iterator[Value]:

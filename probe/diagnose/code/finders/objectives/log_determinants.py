@@ -120,12 +120,19 @@ def _turned_by(computation: Computation) -> dict[int, list[tuple[Value, int]]]:
         for one in value.args[:2]:
             matrix = bare(one, "T", "t", "transpose")
             is_inverse = matrix.op in ("inv", "inverse", "pinv") and bool(matrix.args)
-            if bare(matrix.args[0] if is_inverse else matrix).op == "torch.nn.Parameter":
+            if _is_weight(bare(matrix.args[0] if is_inverse else matrix)):
                 factors.setdefault(id(bare(matrix.args[0] if is_inverse else matrix)), []).append((value, -1 if is_inverse else 1))
     for log in computation.of("log", "logdet", "slogdet"):
         for entry in factors.get(id(bare(log.args[0], "abs", "det")), ()) if log.args else ():
             found.setdefault(id(log), []).append(entry)
     return found
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is a weight that is learned, or one of a list of such."""
+    if value.op in ("element", "part") and value.args:
+        return bare(value.args[0]).op == "torch.nn.ParameterList"
+    return value.op == "torch.nn.Parameter"
 
 
 def _logarithms(value: Value) -> tuple[int, list[Value]]:

@@ -148,13 +148,13 @@ def same_derivative_twice(program: Program) -> Iterator[Remark]:
     """Two names in one function have the derivative of one value by one input: the second was meant to be that of the first."""
     computation = computation_of(program)
     names = [(target, one) for target, given in computation.stored.items() for one in given]
-    taken: dict[tuple[int, int], list[tuple[ast.Name, Value]]] = {}
+    taken: dict[tuple[object, ...], list[tuple[ast.Name, Value]]] = {}
     for target, one in names:
         source = bare(one, "part")
         if source.op != "torch.autograd.grad" or len(source.args) < 2 or source.where.no_grad or not _is_used(computation, source):
             continue
         outputs = bare(source.args[0], "sum")
-        taken.setdefault((id(outputs), id(source.args[1])), []).append((target, source))
+        taken.setdefault((id(outputs), id(source.args[1]), *_columns_taken(one, source)), []).append((target, source))
     for found in taken.values():
         for place, (target, one) in enumerate(found):
             for other, before in found[:place]:
@@ -163,6 +163,13 @@ def same_derivative_twice(program: Program) -> Iterator[Remark]:
                     late, early = (target, other) if one.number > before.number else (other, target)
                     yield Remark(late, f"{late.id} is the derivative that {early.id} is (line {early.lineno}): both are of one value, by one input")
                     return
+
+
+def _columns_taken(value: Value, source: Value) -> Iterator[object]:
+    """Which columns of a derivative a value is: what is told apart by numbers alone."""
+    while value is not source and value.args:
+        yield from ((one.op, constant(one)) for one in (origins(value.args[1]) if value.op == "part" and len(value.args) == 2 else ()) if one.op in ("@constant", "slice"))
+        value = value.args[0]
 
 
 def no_curvature(program: Program) -> Iterator[Remark]:

@@ -21,14 +21,24 @@ def mean_of_each_micro_batch(program: Program) -> Iterator[Remark]:
     if any(one.op in ("div", "mul") and one.args and bare(one.args[0]).op == "grad" for one in computation.of("div", "mul")):
         return
     for backward, whole in backwards(computation):
-        loss = bare(whole)
-        if loss.op != "div" or len(loss.args) != 2 or any(one.op in ("sum", "numel") for one in origins(loss.args[1])):
+        part, by = _share(bare(whole))
+        if part is None or by is None or any(one.op in ("sum", "numel") for one in origins(by)):
             continue
-        mean = _mean_over_labels(computation, bare(loss.args[0]))
+        mean = _mean_over_labels(computation, bare(part))
         step = next((one for one in steps if in_parts_of(backward, one)), None)
         if mean is not None and step is not None:
             yield Remark(backward.node, f"{short(step.node)} (line {step.line}) follows several batches, and {short(mean.node)} (line {mean.line}) is a mean over the labels of each: a label counts the more, the fewer its batch has")
             return
+
+
+def _share(loss: Value) -> tuple[Value | None, Value | None]:
+    """What a loss is a share of, and the number that says the share: of `x / n` and of `x * (1 / n)`."""
+    if loss.op == "div" and len(loss.args) == 2:
+        return loss.args[0], loss.args[1]
+    for one, other in (loss.args, loss.args[::-1]) if loss.op == "mul" and len(loss.args) == 2 else ():
+        if 0 < (number(one) or 0) < 1 or (one.op == "div" and number(one.args[0]) == 1):
+            return other, one
+    return None, None
 
 
 def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
@@ -39,9 +49,11 @@ def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
     if loss.op == "div" and len(loss.args) == 2:
         over, mask = bare(loss.args[0]), bare(loss.args[1], "clamp", "maximum", "max")
         losses = [one for one in origins(over) if one.op in ("cross_entropy", "nll_loss") and constant(one.named.get("reduction")) == "none"]
-        if over.op == "sum" and mask.op == "sum" and losses and len(losses[0].args) > 1:
+        picked = [one.args[2] for one in origins(over, ("run",)) if one.op == "gather" and len(one.args) > 2 and any(each.op in ("log_softmax", "logsumexp") for each in origins(one.args[0], ("run",)))]
+        labels = losses[0].args[1] if losses and len(losses[0].args) > 1 else picked[0] if picked else None
+        if over.op == "sum" and mask.op == "sum" and labels is not None:
             joined = _joined_masks(computation, mask.args[0])
-            return loss if (any(map(_counts_lengths, joined)) if joined else _fillings(computation, losses[0].args[1])) else None
+            return loss if (any(map(_counts_lengths, joined)) if joined else _fillings(computation, labels)) else None
     return None
 
 

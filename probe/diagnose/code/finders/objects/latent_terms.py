@@ -63,9 +63,21 @@ def _divergence_maximized(program: Program) -> Iterator[Remark]:
     """The divergence from a standard normal distribution is taken away from what is minimized."""
     for _, loss in losses(computation_of(program)):
         found = _divergence(list(_scaled(loss)))
+        taken = next((term for factor, term in _scaled(loss) if factor < 0 and term.op == "torch.distributions.kl_divergence" and _is_from_a_prior(term)), None)
+        if taken is not None:
+            yield Remark(taken.node, f"{short(taken.node)} stands with a minus in what is minimized: the divergence from the prior grows")
+            return
         if found is not None and found[0] < 0:
             yield Remark(found[1].node, f"{short(found[1].node)} (line {found[1].line}) is part of the divergence from a standard normal distribution, and stands with a minus in what is minimized: the divergence grows")
             return
+
+
+def _is_from_a_prior(value: Value) -> bool:
+    """Whether a divergence is that of what a network gives, of which a sample is drawn with its gradient, from what no network gives."""
+    if len(value.args) != 2:
+        return False
+    mine, theirs = (any(part.op == "run" for part in origins(one)) for one in value.args)
+    return mine and not theirs
 
 
 @FINDERS.add("loss-never-added")

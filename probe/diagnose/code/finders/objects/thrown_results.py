@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Value
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import is_method, names_set, short
+from probe.diagnose.code.syntax import is_method, names_read, names_set, short
 
 FINDERS = Finders()
 _NEW = frozenset({
@@ -46,9 +46,11 @@ def _is_trained(value: Value) -> bool:
 def _average_rebound(program: Program) -> Iterator[Remark]:
     """In a loop over parameters or buffers, the name of one is given a new tensor that is made of it, and nothing reads it."""
     for loop in program.everywhere(ast.For):
-        if not any(is_method(one, "parameters", "buffers") for one in ast.walk(loop.iter)):
+        if not any(is_method(one, "parameters", "buffers", "named_parameters", "named_buffers", "state_dict") for one in ast.walk(loop.iter)):
             continue
-        own = names_set(loop.target)
+        looked_up = [one for one in loop.body if isinstance(one, ast.Assign) and isinstance(one.value, ast.Subscript) and names_set(loop.target) & names_read(one.value.slice)]
+        named = is_method(loop.iter, "items", "named_parameters", "named_buffers") and isinstance(loop.target, ast.Tuple)
+        own = names_set(loop.target.elts[-1] if named and isinstance(loop.target, ast.Tuple) else loop.target).union(*(names_set(target) for one in looked_up for target in one.targets))
         for place, statement in enumerate(loop.body):
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
                 continue

@@ -75,7 +75,15 @@ def _unscaled(whole: Value) -> Value:
 
 def _holds_changed_copy(parts: list[Value]) -> bool:
     """Whether a list to which a loop adds gets a sample, and others that are the same one, changed a little."""
-    return any(_is_changed_copy(one, bare(other)) for one in parts for other in parts if one is not other and bare(one) is not bare(other))
+    return any(_is_changed_copy(one, bare(other)) or _has_changed_copy(one, other) for one in parts for other in parts if one is not other and bare(one) is not bare(other))
+
+
+def _has_changed_copy(sample: Value, of: Value) -> bool:
+    """Whether a sample of several things is another one with one of them changed a little, and the rest the same."""
+    if not isinstance(sample, Many) or not isinstance(of, Many) or len(sample.parts) != len(of.parts) or len(of.parts) < 2:
+        return False
+    other = [(one, two) for one, two in zip(sample.parts, of.parts, strict=True) if bare(one) is not bare(two)]
+    return len(other) == 1 and _is_changed_copy(other[0][0], bare(other[0][1]))
 
 
 def _holds_twice(rows: Value) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
 from probe.diagnose.code.traits.basic import losses
 
 _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
 _MASKS = ("flatnonzero", "nonzero", "eq", "ne", "lt", "le", "gt", "ge", "invert", "isin", "and", "or", "in1d")
 _ORDERS = ("randperm", "permutation", "argsort")
+_SAME_NUMBERS = ("permutation", "from_numpy", "as_tensor", "tensor", "tolist", "numpy", "long", "array", "to", "list")
 _COUNTS = ("range", "arange")
 _MANY = 100
 
@@ -20,6 +21,13 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
     for value in computation.of(*_SPLITS):
         yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
     yield from _chosen_apart(computation)
+    for value in computation.of("split", "tensor_split", "array_split", "split_with_sizes"):
+        order = bare(value.args[0]) if len(value.args) == 2 and isinstance(bare(value.args[1]), Many) and not value.named and not value.where.loops else value
+        pieces = [one for one in computation.users(value) if one.op == "part" and isinstance(constant(one.args[1]), int)]
+        for place, first in enumerate(pieces) if order.op in _ORDERS else ():
+            for second in pieces[place + 1 :]:
+                chosen = [(one, other) for one in _chosen_by(computation, first) for other in _chosen_by(computation, second) if one.args[0] is other.args[0]]
+                yield from ((other, [one.args[0]], [one, other]) for one, other in chosen[:1])
     subsets = [value for value in computation.of("torch.utils.data.Subset") if len(value.args) == 2]
     for first in subsets:
         ends = bare(first.args[1])
@@ -89,7 +97,7 @@ def _chosen_by(computation: Computation, order: Value) -> list[Value]:
         for one in computation.users(at):
             if one.op == "part" and len(one.args) == 2 and one.args[1] is at:
                 found.append(one)
-            elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element"))):
+            elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element")) or (one.op in _SAME_NUMBERS and one.args[-1] is at)):
                 seen.add(id(one))
                 waiting.append(one)
     return found

@@ -24,6 +24,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.numberings import contents
 
 FINDERS = Finders()
@@ -226,6 +227,13 @@ def _read_by(computation: Computation, held: dict[int, Value]) -> Iterator[Value
 def _overlap(value: Value) -> float | None:
     """How far the windows are apart that a slice takes one after the other; None where they do not overlap, or that is
     unknown."""
+    if value.op == "unfold" and len(value.args) == 4:  # of a tensor: the axis, how long, how far apart
+        along, size, between = (number(one) for one in value.args[1:])
+        of_rows = along == 0 or (along == -1 and rank(value.args[0]) == 1)
+        return between if of_rows and size is not None and between is not None and between < size else None
+    if value.op.endswith("sliding_window_view") and len(value.args) > 1:
+        axis = value.argument("axis", 2) or value.named.get("dim")
+        return 1.0 if number(value.args[1]) != 1 and (number(axis) == 0 or (axis is None and rank(value.args[0]) == 1)) else None
     index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
     cuts = [one for one in index.parts if one.op == "slice" and any(one.op == "index" for one in one.args)] if isinstance(index, Many) else []
     index = cuts[0] if len(cuts) == 1 else index

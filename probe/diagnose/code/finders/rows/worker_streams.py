@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, number, origins
+from probe.diagnose.code.computed.value import DRAWN, Instance, Value, bare, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import says, short
@@ -19,6 +19,10 @@ _SETTLED = frozenset({
     "@constant", "@input", "@object", "add", "sub", "mul", "mod", "xor", "floordiv", "int", "hash", "count", "index", "carried", "either", "part", "element", "range",
 })
 """Operations that give the same in each process that starts from the same values."""
+_DIVIDES = (".id", "info.num_workers", "worker.num_workers", "worker_id", "get_worker_info().num_workers")
+"""What a data set reads to take its own share."""
+_ORDERS = ("shuffle", "randperm", "permutation")
+_ENDLESS = ("next", "get", "recv", "itertools.cycle", "itertools.count", "itertools.repeat")
 _PARTED = ("rank", "worker", "world", "getpid")
 """Words in a data set that knows which process it is in."""
 
@@ -61,17 +65,54 @@ def _same_draws_of_items(program: Program) -> Iterator[Remark]:
             return
 
 
-def _gone_over(program: Program, data: Instance, depth: int = 4) -> Iterator[ast.ClassDef]:
-    """The class of an iterable data set, and those of the data sets that it is made of."""
+@FINDERS.add("copied-by-workers")
+def _all_of_it(program: Program) -> Iterator[Remark]:
+    """A data set that is gone over gives what it holds from the first to the last, or in an order of its own, in each worker: nothing
+    asks which worker it is."""
+    asking = "".join(text for one in program.everywhere(ast.FunctionDef) if "worker" in (text := ast.unparse(one)))
+    if any(word in asking for word in _DIVIDES):
+        return
+    computation = computation_of(program)
+    for loader in computation.of(_LOADER):
+        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
+        if not isinstance(data, Instance) or workers is None or workers < 2 or loader.named.keys() & {"worker_init_fn", "**"} or len(loader.args) > 6:
+            continue
+        classes = list(_gone_over(program, data, asks=True))
+        runs: set[ast.AST] = {one for of in classes if (one := program.method(of, "__iter__")) is not None}
+        given = [one for one in computation.values if one.named.get("loader") is loader or (runs.intersection(one.where.functions) and one.op in (*_ENDLESS, *DRAWN))]
+        rows = [one for one in given if one.op == "rows"]
+        ended = all(one.op in ("rows", *_ORDERS) for one in given) and not any(isinstance(one, ast.While) for of in classes for one in ast.walk(of))
+        found = [each for one in rows for each in origins(one, stop=("randperm", "permutation"))]
+        stored = any(each.op in ("element", "part") and each.args and _is_of_the_whole(each, data) for each in found)
+        if rows and runs and ended and stored and not any(each.op in DRAWN and each.op not in _ORDERS and runs.intersection(each.where.functions) for each in found):
+            yield Remark(loader.node, f"each of the {workers:.0f} workers has a copy of {data.of.name if data.of is not None else ''}, and its __iter__ goes over all of it: every sample comes once for each worker")
+            return
+
+
+def _is_of_the_whole(value: Value, data: Instance) -> bool:
+    """Whether a value is one of the elements, or a piece, of what a data set keeps, or of a file that it names."""
+    kept = [bare(one) for one in data.attributes.values()]
+    source = bare(value.args[0])
+    if source.op in ("open", "reader", "csv.reader", "csv.DictReader", "gzip.open", "iter_rows"):
+        return any(any(part is one for one in kept) for part in origins(source))
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    moved = index is None or any(one.op in ("element", "index") for one in origins(index))
+    return moved and any(source is one for one in kept if one.op not in ("@constant", "@input", "@object"))
+
+
+def _gone_over(program: Program, data: Instance, depth: int = 4, asks: bool = False) -> Iterator[ast.ClassDef]:
+    """The class of an iterable data set, and those of the data sets that it is made of. `asks`: also where it asks for its worker, but
+    neither for its number nor for how many there are."""
     if data.of is None or depth == 0:
         return
     bases = [data.of, *program.bases(data.of)]
     text = "".join(ast.unparse(one).lower() for one in bases)
-    if any(says(base, "iterabledataset", "iterdatapipe") for one in bases for base in one.bases) and not any(word in text for word in _PARTED):
+    parted = any(word in text for word in ("rank", "world", "getpid", "islice", "queue", *_DIVIDES)) if asks else any(word in text for word in _PARTED)
+    if any(says(base, "iterabledataset", "iterdatapipe") for one in bases for base in one.bases) and not parted:
         yield from bases
     for one in data.attributes.values():
         if isinstance(one, Instance):
-            yield from _gone_over(program, one, depth - 1)
+            yield from _gone_over(program, one, depth - 1, asks)
 
 
 def _drawn_alike(computation: Computation, value: Value, runs: set[ast.AST]) -> tuple[Value, Value] | None:

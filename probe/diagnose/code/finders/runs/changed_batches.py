@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import (
     DRAWN,
     SHAPED,
     Many,
+    Table,
     Value,
     comes_from,
     constant,
@@ -114,3 +115,33 @@ def _data_of_each_epoch(program: Program) -> Iterator[Remark]:
         if step is not None and reaches(computation, value, lambda one: one.op == "run" and not one.where.no_grad, lambda one: one.op in (*_VIEWS, "part", "float", "to", "clamp", "element", *_CUTS)):
             yield Remark(value.node, f"{short(value.node)} changes what {short(start.node)} (line {start.line}) was in each pass of the loop of line {getattr(loops[-1], 'lineno', 0)}: each epoch begins with what the ones before have made of the data")
             return
+
+
+@FINDERS.add("sample-changed-in-place")
+def _sample_of_a_list(program: Program) -> Iterator[Remark]:
+    """A data set keeps its samples in a list, each in a dict or a tuple, and changes the array of one where it lies when it is asked
+    for it."""
+    computation = computation_of(program)
+    held: set[int] = set()
+    lists = [one for one in computation.values if isinstance(one, Many) and one.grown]
+    for value in computation.of(*_CHANGES):
+        if not any(getattr(one, "name", "") == "__getitem__" for one in value.where.functions) or not value.args or value.where.under or not _is_in_place(value):
+            continue
+        drawn = any(one.op in DRAWN and any(getattr(each, "name", "") == "__getitem__" for each in one.where.functions) for part in (*value.args[1:], *value.named.values()) for one in origins(part))
+        if not drawn and (not _adds_up(value) or any(one.op in DRAWN for part in value.args[1:] for one in origins(part))):
+            continue
+        at = value.args[0]
+        while (at.op in _VIEWS and at.args) or at.op == "set_item" or (at.op in _CHANGES and _is_in_place(at)):
+            at = at.args[0]
+        held = held or {id(one) for listed in lists for one in _inside(listed)}
+        if id(at) in held and at.op in _MADE and not any(getattr(one, "name", "") in ("__getitem__", "__iter__") for one in at.where.functions):
+            yield Remark(value.node, f"{short(value.node)} changes the sample ({short(at.node)}, line {at.line}) where the list holds it: it is changed once more each time it is drawn")
+            return
+
+
+def _inside(value: Value, depth: int = 4) -> Iterator[Value]:
+    """What is kept in a list, also in the dicts and tuples in it."""
+    for one in value.made_of() if depth else ():
+        yield one
+        if isinstance(one, (Many, Table)):
+            yield from _inside(one, depth - 1)

@@ -16,7 +16,7 @@ from probe.diagnose.code.traits.updates import conditions, optimizer_of
 FINDERS = Finders()
 
 
-def _resumptions(computation: Computation) -> Iterator[tuple[ast.AST, Value]]:
+def resumptions(computation: Computation) -> Iterator[tuple[ast.AST, Value]]:
     """The loops over epochs that may begin at one that was loaded, each with where it begins."""
     for one in computation.of("range"):
         if len(one.args) < 2 or not any(each.op == "load" for each in origins(one.args[0])):
@@ -30,7 +30,7 @@ def _resumptions(computation: Computation) -> Iterator[tuple[ast.AST, Value]]:
 def _best_begins_anew(program: Program) -> Iterator[Remark]:
     """A run goes on at the epoch that was saved, and the score that its epochs are compared with is that of a new run."""
     computation = computation_of(program)
-    for loop, start in _resumptions(computation):
+    for loop, start in resumptions(computation):
         for test in computation.of("lt", "gt", "le", "ge"):
             if test.where.loops[:1] != (loop,) or len(test.args) != 2:
                 continue
@@ -51,7 +51,7 @@ def _is_of_epoch(save: Value, loop: ast.AST) -> bool:
 def resumed_at_another_epoch(program: Program) -> Iterator[Remark]:
     """What was saved after an epoch goes on with the same epoch, or leaves one out."""
     computation = computation_of(program)
-    for loop, start in _resumptions(computation):
+    for loop, start in resumptions(computation):
         for save in computation.of("save"):
             table = save.args[0] if save.args else save
             trained = any(one.number < save.number and one.where.loops[:1] == (loop,) and optimizer_of(one) is not None for one in computation.of("step"))

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import (
     SHAPED,
+    Code,
+    Instance,
     Many,
+    Table,
     Value,
     bare,
     constant,
@@ -17,6 +20,7 @@ from probe.diagnose.code.computed.value import (
     number,
     origins,
 )
+from probe.diagnose.code.finders.data.padding import fills_up, is_tokenizer
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -29,6 +33,7 @@ FINDERS = Finders()
 _MASKS = ("ne", "eq", "gt", "ge", "lt", "invert", "bool", "and", "logical_and", "logical_not")
 _DRAWN = ("rand", "rand_like", "bernoulli")
 _SIZES = ("shape", "size", "len", "rand_like", "full_like", "zeros_like", "ones_like", "device", "new_zeros", "new_full")
+_BLOCKS = ("full_like", "full", "zeros_like", "zeros", "new_full", "ones_like")
 _DRAWS = ("randint", "multinomial", "choice", "choices", "integers")
 
 
@@ -105,6 +110,8 @@ def _plainly(value: Value, depth: int = 12) -> Value | None:
         return None
     while value.op == "part" and len(value.args) == 2 and _is_whole(value.args[1]):
         value = bare(value.args[0])
+    if (smoothed := _smoothed(value)) is not None:
+        return smoothed
     if value.op == "gather" and len(value.args) > 2 and bare(value.args[0]).op == "log_softmax":
         return value
     if value.op == "neg":
@@ -116,10 +123,73 @@ def _plainly(value: Value, depth: int = 12) -> Value | None:
     return None
 
 
+def _smoothed(value: Value) -> Value | None:
+    """The log probabilities of words, times the shares that smoothed labels give them: as if they were looked up."""
+    inner = bare(value.args[0]) if value.op == "sum" and number(value.argument("dim", 1)) in (-1, 2) else None
+    if inner is None or inner.op != "mul" or len(inner.args) != 2:
+        return None
+    for shares, likely in (inner.args, inner.args[::-1]):
+        shares = bare(shares)
+        if shares.op == "scatter" and len(shares.args) > 2 and bare(shares.args[0]).op in _BLOCKS and bare(likely).op == "log_softmax":
+            return Value("gather", (likely, *shares.args[1:3]), node=value.node, where=value.where)
+    return None
+
+
 def _is_whole(index: Value) -> bool:
     """Whether an index takes an axis of one number away, and no place: `[..., 0]`, `[:, :, 0]`."""
     parts = index.parts if isinstance(index, Many) else []
     return len(parts) > 1 and number(parts[-1]) == 0 and all(constant(one) is Ellipsis or (one.op == "slice" and all(is_none(each) for each in one.args)) for one in parts[:-1])
+
+
+@FINDERS.add("mean-over-padding")
+def _mean_of_states(program: Program) -> Iterator[Remark]:
+    """What a model of transformers gives for texts that a tokenizer has filled up is averaged over all places."""
+    for mean in computation_of(program).of("mean"):
+        states = bare(mean.args[0], shapes=False) if mean.args and number(mean.argument("dim", 1)) in (1, -2) else mean
+        read = states.op == "last_hidden_state" or (states.op == "part" and len(states.args) == 2 and constant(states.args[1]) in (0, "last_hidden_state"))
+        run = states.args[0] if read else states
+        if run.op != "run" or not _is_encoder(run.args[0]):
+            continue
+        filled = next((one for one in origins(run) if one.op == "run" and one is not run and is_tokenizer(one.args[0])), None)
+        if filled is not None and (fills_up(filled) or (has_gradient(mean) and _is_of_several(filled))):
+            yield Remark(mean.node, f"{short(mean.node)} is a mean over all positions, also over those that {short(filled.node)} (line {filled.line}) has filled up")
+            return
+
+
+def _is_of_several(tokens: Value) -> bool:
+    """Whether a tokenizer is to fill up what is not a single text, as far as one can see."""
+    texts = tokens.argument("text", 1)
+    return constant(tokens.named.get("padding")) in (True, "longest") and texts is not None and texts.op not in ("text", "add", "@constant", "format", "element", "index", "mod")
+
+
+def _is_encoder(model: Value) -> bool:
+    model = bare(model, "eval", "train", "requires_grad_", "compile")
+    return model.op.startswith("transformers.") and model.op.endswith("Model.from_pretrained")
+
+
+@FINDERS.add("padding-in-the-labels")
+def _padding_among_labels(program: Program) -> Iterator[Remark]:
+    """What gathers the samples for a Trainer of transformers fills the labels up with the number of the padding."""
+    computation = computation_of(program)
+    trainer = next((one for one in (*computation.of("transformers.Trainer"), *computation.of("transformers.Seq2SeqTrainer")) if "data_collator" in one.named), None)
+    gathers = trainer.named["data_collator"] if trainer is not None else None
+    name = "__call__" if isinstance(gathers, Instance) else gathers.function.name if isinstance(gathers, Code) and not isinstance(gathers.function, ast.Lambda) else ""
+    for given in computation.returned.get(name, ()):
+        labels = given.entries.get("labels") if isinstance(given, Table) and "input_ids" in given.entries else None
+        at = labels
+        while at is not None and at.op in ("set_item", "tensor", "as_tensor") and at.args:
+            if at.op == "set_item" and not _is_place(at.args[1]):
+                break  # what is chosen by a mask may be the padding
+            at = at.args[0]
+        found = filled_up(computation, at) if at is not None and labels is not None and at.op not in ("where", "masked_fill", "set_item") else None
+        if found is not None and (found[1].op in ("pad_token_id", "eos_token_id") or (found[0] is not None and found[0] >= 0)) and trainer is not None:
+            yield Remark(found[2].node, f"{short(found[2].node)} fills the labels that the Trainer of line {trainer.line} gets up with {short(found[1].node)}, and its loss leaves out -100 alone: the padding is learned too")
+            return
+
+
+def _is_place(index: Value) -> bool:
+    """Whether an index is places of a row: `[i, :n]`."""
+    return all(one.op in ("slice", "@constant", "index", "element") for one in (index.parts if isinstance(index, Many) else [index]))
 
 
 @FINDERS.add("term-of-the-wrong-sign")

@@ -39,8 +39,20 @@ def pushed(loss: Value) -> Iterator[tuple[Value, int, Value]]:
             yield bare(at.args[0]).args[0], -sign, at
         elif (at.op == "logsigmoid" and at.args) or (at.op == "softplus" and at.args):
             yield at.args[0], -sign, at
+        elif (power := _of_one_and_power(at)) is not None:
+            yield power.args[0], -sign, at
         elif at.op == "binary_cross_entropy_with_logits" and len(at.args) == 2 and bare(at.args[1]).op in ("ones_like", "ones", "zeros_like", "zeros"):
             yield at.args[0], sign if "ones" in bare(at.args[1]).op else -sign, at
+
+
+def _of_one_and_power(value: Value) -> Value | None:
+    """The power of e of `log1p(exp(x))` and of `log(1 + exp(x))`."""
+    inner = bare(value.args[0]) if value.op in ("log1p", "log") and value.args else value
+    if value.op == "log" and inner.op == "add" and len(inner.args) == 2 and 1 in [number(one) for one in inner.args]:
+        inner = bare(next(one for one in inner.args if number(one) != 1)) if number(inner.args[0]) != number(inner.args[1]) else inner
+    elif value.op != "log1p":
+        return None
+    return inner if inner.op == "exp" and inner.args else None
 
 
 def _leaves(value: Value, sign: int = 1, depth: int = 12) -> Iterator[tuple[Value, int]]:
@@ -107,6 +119,9 @@ def _called(program: Program, computation: Computation, value: Value) -> str | N
         for one in ast.walk(made) if made is not None else ():
             words += [one.value] if isinstance(one, ast.Constant) and isinstance(one.value, str) else [one.id] if isinstance(one, ast.Name) else [one.attr] if isinstance(one, ast.Attribute) else []
         kinds |= {"worse" if _WORSE.search(word) else "better" for word in words if _WORSE.search(word) or _BETTER.search(word)}
+    if not kinds:  # no name of its own: what it is read by may tell, as `batch["chosen_ids"]`
+        keys = [constant(one.args[1]) for one in origins(value) if one.op == "part" and len(one.args) == 2]
+        kinds = {"worse" if _WORSE.search(key) else "better" for key in keys if isinstance(key, str) and (_WORSE.search(key) or _BETTER.search(key))}
     return kinds.pop() if len(kinds) == 1 else None
 
 

@@ -133,16 +133,17 @@ def _memory_with_padding(program: Program) -> Iterator[Remark]:
             if told is not None and _is_given(told) and not _has(value, 8):
                 yield Remark(value.node, f"{short(value.node)} tells the encoder the padding, and gives no memory_key_padding_mask: the decoder attends to it")
             continue
-        if layer.op not in _DECODERS or len(value.args) < 3 or _has(value, _DECODERS[layer.op][1] - 1):
+        crosses = layer.op == "torch.nn.MultiheadAttention" and len(value.args) == 4 and value.args[1] is not value.args[2] and not value.named.keys() & {"key_padding_mask", "attn_mask", "**"}
+        if not crosses and (layer.op not in _DECODERS or len(value.args) < 3 or _has(value, _DECODERS[layer.op][1] - 1)):
             continue
-        memory = value.args[_DECODERS[layer.op][0]]
+        memory = value.args[2 if crosses else _DECODERS[layer.op][0]]
         while memory.args and (memory.op in KEPT or memory.op in ("dropout", "layer_norm") or (memory.op == "run" and memory.args[0].op in _BY_POSITION)):
             memory = memory.args[1 if memory.op == "run" else 0]
         if memory.op != "run" or memory.args[0].op not in _ENCODERS:
             continue
         told = memory.named.get("src_key_padding_mask", memory.args[3] if len(memory.args) > 3 else None)
         if told is not None and _is_given(told):
-            yield Remark(value.node, f"{short(value.node)} is given no memory_key_padding_mask, and {short(memory.node)} (line {memory.line}) is told where the padding is: the decoder attends to it")
+            yield Remark(value.node, f"{short(value.node)} is given no {'key' if crosses else 'memory_key'}_padding_mask, and {short(memory.node)} (line {memory.line}) is told where the padding is: the decoder attends to it")
             return
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Value, constant, number, origins, same
 from probe.diagnose.code.finders.sequences.preferences import is_estimate, pushed
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -221,22 +221,27 @@ def reference_trained(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     made = [one for one in computation.values if is_optimizer(one)]
     for _, loss in losses(computation) if made else ():
-        for difference in _differences(loss):
+        squashed = [one.args[0] for one in origins(loss, stop=("run",)) if one.op in ("sigmoid", "logsigmoid", "softplus") and one.args]
+        for difference in (*_differences(loss), *(each for one in squashed for each in _of_words(one))):
             sides = [[plain(one.args[0]) for one in origins(side) if one.op == "run" and one.args and not one.where.no_grad] for side in difference.args]
             for mine, theirs in (sides, sides[::-1]):
-                copy = next((one for one in computation.values if _copied_from(one) is not None and {*map(id, layers_of(one))} & {*map(id, theirs)}), None)
-                source = None if copy is None else _copied_from(copy)
+                copy = next((one for one in computation.values if _copied_from(computation, one) is not None and {*map(id, layers_of(one))} & {*map(id, theirs)}), None)
+                source = None if copy is None else _copied_from(computation, copy)
+                twins = [(one, other) for one in theirs for other in mine if one.op.endswith(".from_pretrained") and one.number > other.number and one.op == other.op and one.args and other.args and same(one.args[0], other.args[0])]
+                copy, source = twins[0] if copy is None and twins else (copy, source)
                 if copy is None or source is None or not {*map(id, layers_of(source))} & {*map(id, mine)} or not has_gradient(difference.args[0]) or not has_gradient(difference.args[1]):
                     continue
                 holds = next((one for one in made if any(part is copy for held in modules(one) for part in contents(held, computation))), None)
                 frozen = any(constant(one.args[1]) is not True and owner_of(one) in (copy, None) for one in switched(computation))
                 if holds is not None and not frozen:
-                    yield Remark(holds.node, f"{short(holds.node)} holds the parameters of {short(copy.node)} (line {copy.line}) too, the copy of the policy that {short(difference.node)} (line {difference.line}) measures it by: each step moves both")
+                    yield Remark(holds.node, f"{short(holds.node)} holds the parameters of {short(copy.node)} (line {copy.line}) too, the copy that {short(difference.node)} (line {difference.line}) measures the policy by: each step moves both")
                     return
 
 
-def _copied_from(value: Value) -> Value | None:
+def _copied_from(computation: Computation, value: Value) -> Value | None:
     """The network that a value is a copy of."""
+    if id(value) in computation.copies:
+        return computation.copies[id(value)]
     if value.op == "deepcopy" and value.args:
         return plain(value.args[0])
     return value.data if isinstance(value, Instance) and isinstance(value.data, Value) else None

@@ -115,7 +115,7 @@ def rotated_on_one_side(program: Program) -> Iterator[Remark]:
         if len(value.args) < 2 or (value.op == "matmul" and bare(value.args[1]).op not in ("transpose", "permute", "mT", "T")):
             continue
         sides = [_unmoved(one) for one in value.args[:2]]
-        turned = [_turned(one) is not None and _turn(_turned(one)[1]) is not None for one in sides]  # type: ignore[index]
+        turned = [_is_turned(one) for one in sides]
         plain = [one.op == "run" and one.args[0].op == "torch.nn.Linear" for one in sides]
         for at in (0, 1):
             if turned[at] and plain[1 - at]:
@@ -123,9 +123,27 @@ def rotated_on_one_side(program: Program) -> Iterator[Remark]:
                 return
 
 
+def _is_turned(value: Value) -> bool:
+    """Whether a value is turned by the waves of its places: by cosines and sines, or as complex numbers."""
+    found = _turned(value)
+    if found is not None:
+        return _turn(found[1]) is not None
+    inner = bare(value)
+    while inner.op == "type_as" and inner.args:
+        inner = bare(inner.args[0])
+    halves = inner.args[0] if inner.op == "cat" and inner.args else None
+    if isinstance(halves, Many) and len(halves.parts) == 2 and {bare(one).op for one in halves.parts} == {"add", "sub"}:
+        inner = Value("set_item", (inner, inner, halves.parts[0]), node=inner.node, where=inner.where)
+    if inner.op == "set_item" and len(inner.args) == 3 and bare(inner.args[2]).op in ("add", "sub"):
+        waves = [{kind.op for factor in bare(one).args if (kind := _wave(factor)) is not None} for one in bare(inner.args[2]).args if bare(one).op == "mul"]
+        return sorted(waves, key=str) == [{"cos"}, {"sin"}]
+    product = bare(inner.args[0]) if inner.op == "view_as_real" and inner.args else inner
+    return product.op == "mul" and len(product.args) == 2 and any(bare(one).op == "view_as_complex" for one in product.args)
+
+
 def _unmoved(value: Value) -> Value:
     """A value before its axes were turned, cut or counted anew."""
-    while value.args and (value.op in ("transpose", "permute", "mT", "T", "rows") or value.op in KEPT or value.op in SHAPED or (value.op == "part" and (value.args[0].op in ("chunk", "split", "unbind") or _is_cut(value.args[1])))):
+    while value.args and (value.op in ("transpose", "permute", "mT", "T", "rows", "chunk", "split", "unbind") or value.op in KEPT or value.op in SHAPED or (value.op == "part" and (value.args[0].op in ("chunk", "split", "unbind") or _is_cut(value.args[1]))) or (value.op == "unflatten")):
         value = value.args[0]
     return value
 

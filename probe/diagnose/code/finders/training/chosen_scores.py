@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, is_method, short
@@ -77,9 +77,25 @@ def _threshold(program: Program) -> Iterator[Remark]:
             continue
         loaders = {id(each.named["loader"]): each.named["loader"] for each in origins(one) if each.op == "rows" and "loader" in each.named}
         given = list(loaders.values()) or [bare(each.args[-1]) for each in origins(one) if each.op == "run" and not any(part.op == "run" for part in origins(each.args[-1]))]
-        if len({id(each) for each in given}) == 1 and any(TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))):
+        if len({id(each) for each in given}) == 1 and (any(TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))) or _is_third_part(computation, best, given[0])):
             yield Remark(best.node, f"{short(best.node)} takes the threshold that scores best on the test part, and the score is that of the same part ({short(limits[0].node)}, line {limits[0].line})")
             return
+
+
+def _is_third_part(computation: Computation, best: Value, rows: Value) -> bool:
+    """Whether rows are one of three parts of an order of rows, of which one is trained on and the other one is only looked at; and
+    whether what was chosen by these rows is used on no others."""
+    order = rows.args[1] if rows.op == "part" and len(rows.args) == 2 else rows
+    if order.op != "part" or len(order.args) != 2 or order.args[1].op != "slice" or any(VALIDATION.search(name) for one in (rows, order) for name in _names(computation, one)):
+        return False
+    cut = [one for one in computation.users(order.args[0]) if one.op == "part" and one.args[0] is order.args[0] and one.args[1].op == "slice"]
+    parts = {id(one): one for one in cut if not same(one.args[1], order.args[1])}
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    looked = {id(one) for run in computation.of("run") if run.where.no_grad for one in origins(run)} - learned
+    trained = [one for one in parts.values() if id(one) in learned]
+    judged = [one for one in parts.values() if id(one) in looked]
+    used = [one for one in computation.of("gt", "ge") if any(side is best for side in one.args)]
+    return bool(trained and judged and used) and all(any(each is order for each in origins(one)) for one in used)
 
 
 def _score_of_each(best: Value) -> Value | None:

@@ -11,7 +11,7 @@ from probe.diagnose.code.computed.value import Value, alternatives, bare, number
 from probe.diagnose.code.finders.losses.bootstraps import is_place
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import last_word, short
+from probe.diagnose.code.syntax import Function, last_word, parameters, short
 from probe.diagnose.code.traits.courses import (
     LARGER,
     SMALLER,
@@ -151,8 +151,28 @@ def _exploration_never_falls(program: Program) -> Iterator[Remark]:
             continue
         highest = [one for one in leaves if (number(one) or 0) >= 1]
         drawn, best = _choices(computation, chance)
-        if drawn == {True} and best & {False, None} and highest and all(is_fixed(computation, one) for one in highest):
+        always_so = all((number_at(one.share, 1.0) or 0) >= 1 and one.test.where.loops for one in chances(computation) if one.test.node is chance.test.node)
+        if drawn == {True} and best & {False, None} and not highest and always_so and _is_of_one_call(program, chance, leaves):
+            yield Remark(chance.test.node, f"{short(chance.test.node)} is always true: {short(chance.written)} is {always:g} (line {chance.share.line}), which is computed of the same numbers each time")
+        elif drawn == {True} and best & {False, None} and highest and all(is_fixed(computation, one) or (always_so and _is_written_in(program, one)) for one in highest):
             yield Remark(chance.test.node, f"{short(chance.test.node)} is always true: {short(chance.written)} is {always:g} (line {highest[0].line}) and nothing changes it")
+
+
+def _is_of_one_call(program: Program, chance: Chance, leaves: list[Value]) -> bool:
+    """Whether a function of the program computes a share, of what it is called with, which are numbers."""
+    inside = chance.share.where.functions
+    of = inside[-1] if len(inside) > len(chance.test.where.functions) else None
+    names = {one.arg for one in parameters(of)} if isinstance(of, (Function, ast.Lambda)) else set()
+    made = [one for one in leaves if isinstance(one.node, (ast.BinOp, ast.UnaryOp))]
+    return bool(names) and all(one in made or _is_written_in(program, one) for one in leaves) and all(
+        isinstance(each.ctx, ast.Load) and each.id in names for one in made for each in ast.walk(one.node) if isinstance(each, ast.Name)
+    )
+
+
+def _is_written_in(program: Program, value: Value) -> bool:
+    """Whether a number is written where it is used, or as what a function takes for an argument: no name holds it."""
+    around = program.parent.get(value.node)
+    return isinstance(value.node, ast.Constant) and isinstance(around, (ast.Call, ast.BinOp, ast.arguments, ast.keyword))
 
 
 @FINDERS.add("clamped-on-the-wrong-side")

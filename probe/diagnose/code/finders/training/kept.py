@@ -24,8 +24,8 @@ from probe.diagnose.code.traits.arithmetic import module, networks
 from probe.diagnose.code.traits.backwards import CUTS
 from probe.diagnose.code.traits.basic import LOSSES, squared
 from probe.diagnose.code.traits.held import contents, is_unsteady
-from probe.diagnose.code.traits.updates import backwards, is_optimizer, optimizer_of, runs
-from probe.diagnose.code.traits.uses import held_apart
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, runs
+from probe.diagnose.code.traits.uses import asked_again, held_apart
 
 FINDERS = Finders()
 _COPIES = ("clone", "deepcopy", "cpu", "to", "half", "numpy")
@@ -313,21 +313,17 @@ def _evaluated_in_train_mode(program: Program) -> Iterator[Remark]:
         inputs = value.args if value.op == "dropout" else value.args[1:]
         whole = [one for part in inputs for one in origins(part, stop=("state_dict",))]
         sources = {id(one) for one in whole if one.op in ("element", "rows")} or {id(one) for one in whole if one.op in ("tensor", "from_numpy")}
-        others = bool(value.where.loops and sources and not sources & trained[runs(value)]) or (not sources & trained[runs(value)] and not _is_repeated(computation, value, whole) and held_apart(computation, whole, trained[runs(value)]))
+        others = bool(value.where.loops and sources and not sources & trained[runs(value)]) or (not sources & trained[runs(value)] and not asked_again(computation, value, whole) and held_apart(computation, whole, trained[runs(value)]))
         if unsteady and others and _also_trained(value, computation, trained[runs(value)]):
             yield Remark(value.node, f"{short(value.node)} is an evaluation in train mode: nothing in the program calls eval()")
             return
 
 
-def _is_repeated(computation: Computation, value: Value, inputs: list[Value]) -> bool:
-    """Whether a network is asked the same again and again, as for the spread of its answers, or before any step."""
-    steps = [one.where.loops for one in computation.of("step") if optimizer_of(one) is not None and (one.number < value.number or one.where.loops[:1] == value.where.loops[:1] != ())]
-    loops = value.where.loops
-    return not steps or (bool(loops) and not any(one[: len(loops)] == loops for one in steps) and not any(loops[-1] in one.where.loops for one in inputs))
-
-
 def _also_trained(value: Value, computation: Computation, trained: set[int]) -> bool:
     """Whether the same layer, or the same line, also works for a loss."""
+    if value.op == "dropout":
+        around = {id(one.args[0]) for one in origins(value) if one.op == "run" and one.where.no_grad and one.args}
+        return any(id(one) in trained and (one.node is value.node or (one.op == "run" and id(one.args[0]) in around)) for one in computation.of("dropout", "run"))
     return any((id(one) in trained and one.node is value.node) or (value.op == "run" and one.op == "run" and one.args[0] is value.args[0] and id(one) in trained) for one in computation.of(value.op))
 
 

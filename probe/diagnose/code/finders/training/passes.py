@@ -151,6 +151,40 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
             break
 
 
+@FINDERS.add("clipped-in-vain")
+def _clipped_before_backward(program: Program) -> Iterator[Remark]:
+    """Gradients are clipped after they were cleared and before the backward whose gradients the step uses."""
+    computation = computation_of(program)
+    for step, optimizer in _steps(computation):
+        inside = [one for one in computation.values[: step.number] if runs(one) == runs(step) and one.where.loops[: len(step.where.loops)] == step.where.loops and step.where.loops]
+        turn = max((place for place, one in enumerate(inside) if clears(one, optimizer) and always_with(one, step)), default=None)
+        if turn is None or any(may_call_back(one) and one.op not in ("backward", "manual_backward") for one in inside[turn:]):
+            continue
+        backward = next((place for place, one in enumerate(inside[turn:], turn) if one.op in ("backward", "manual_backward")), None)
+        clips = [(place, one) for place, one in enumerate(inside[turn:], turn) if is_clip(one)]
+        if backward is not None and clips and all(place < backward for place, _ in clips) and _holds(optimizer, clips[0][1]):
+            yield Remark(clips[0][1].node, f"{short(clips[0][1].node)} runs before backward (line {inside[backward].line}), when there is no gradient: {short(step.node)} (line {step.line}) uses gradients that are not clipped")
+            return
+
+
+@FINDERS.add("gradients-not-cleared")
+def _nothing_is_cleared(program: Program) -> Iterator[Remark]:
+    """An optimizer steps after the backward of each pass, and nothing in the program clears or sets a gradient."""
+    computation = computation_of(program)
+    cleared = [(getattr(one.node, "func", None), plain(one.args[0])) for one in computation.of("zero_grad") if one.args]
+    known = {func for func, of in cleared if is_optimizer(of)}
+    if any(isinstance(one, ast.Attribute) and (one.attr in ("zero_", "grad", "clear_grad", "autograd", "functional_call") or (one.attr == "zero_grad" and one not in known)) for one in program.everywhere(ast.Attribute)):
+        return
+    for step, optimizer in _steps(computation):
+        if any(one is optimizer or {*map(id, modules(one))} & {*map(id, modules(optimizer))} or not modules(one) for _, one in cleared):
+            continue
+        backward = next((one for one in computation.of("backward") if always_with(one, step) and one.number < step.number and step.where.loops), None)
+        made = optimizer.where.loops[: len(step.where.loops)] != step.where.loops and not step.where.apart
+        if backward is not None and made and optimizer.op.startswith("torch.optim.") and not optimizer.op.endswith("LBFGS"):
+            yield Remark(step.node, f"{short(step.node)} uses the sum of all gradients so far: {short(backward.node)} (line {backward.line}) adds to them in each pass, and nothing ever clears them")
+            return
+
+
 def _unscaled_before(computation: Computation, unscale: Value, clip: Value) -> bool:
     """Whether a step stands between the unscaling and the clip."""
     return unscale.op == "unscale_" and any(optimizer_of(one) is not None for one in between(computation, unscale, clip))

@@ -105,6 +105,10 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs for each batch, and {word} is made for {short(length.node)}{' steps, the number' if word in _LENGTHS else ': it counts'} of epochs")
             continue
+        if word == "SequentialLR" and bound is not None and (number(bound) or 0) > 2 and _ends_after(schedule) == number(bound):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs for each batch, and {short(schedule.node)} (line {schedule.line}) ends after {number(bound):g} steps, the number of epochs")
+            continue
         size = schedule.argument("step_size", 1) if word == "StepLR" else schedule.argument("milestones", 1) if word == "MultiStepLR" else None
         if bound is not None and size is not None and epochs is not None and _is_share_of(size, bound, epochs):
             said.add(value.node)
@@ -150,6 +154,13 @@ def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
         made_of = list(origins(kept.args[2]))
         grown = [one for count in made_of if count.op == "count" for one in computation.users(count) if one.op == "add" and one.args[0] is count]
         grown += [one for one in made_of if one.op == "add" and isinstance(one.node, ast.AugAssign) and number(one.args[1]) == 1]
+        for more in grown:
+            by = next(_every(more), None)
+            spans = [one.args[1] for one in made_of if one.op == "div" and len(one.args) == 2 and any(part is more for part in origins(one.args[0]))] if by is not None else []
+            whole = next((one for one in spans for _, over in _loops(computation, more) if _counts_batches(one, over, _cut_at(computation, over))), None)
+            if whole is not None and by is not None and (number(by) or 2) > 1 and not any(one.op in ("div", "floordiv", "ceil") for one in origins(whole)):
+                yield Remark(kept.node, f"{short(kept.node)} counts one in {short(by.node)} batches ({short(more.node)}, line {more.line}), and the schedule is made for {short(whole.node)} (line {whole.line}), all batches")
+                return
         for more, step in itertools.product(grown, steps):
             every = next(_only_every(step, more), None) if more.where.loops == step.where.loops else None
             length = next((one for one in made_of if one.op in ("div", "floordiv", "ceil") and len(one.args) == 2 and every is not None and same(bare(one.args[1]), every) and any(each.op == "len" for each in origins(one.args[0], stop=("len",)))), None)
@@ -273,6 +284,16 @@ def _whole_lengths(schedule: Value) -> Iterator[Value]:
     for one in found:
         at = bare(one, "builtins.int")
         yield bare(at.args[0], "builtins.int") if at.op == "sub" and len(at.args) == 2 else at
+
+
+def _ends_after(schedule: Value) -> float | None:
+    """After how many steps the last of several schedules in a row ends."""
+    parts, begins = schedule.argument("schedulers", 1), schedule.argument("milestones", 2)
+    last = parts.parts[-1] if isinstance(parts, Many) and parts.parts else schedule
+    name = last.op.rpartition(".")[2]
+    length = number(last.argument(*_LENGTHS[name])) if name in _LENGTHS else None
+    first = number(begins.parts[-1]) if isinstance(begins, Many) and begins.parts else None
+    return None if length is None or first is None else first + length
 
 
 def _bound_of(computation: Computation, value: Value, loop: ast.AST) -> Value | None:
@@ -404,7 +425,8 @@ def _epochs_around(computation: Computation, value: Value) -> tuple[Value, ast.A
     """How often the loop around the loop over the batches runs, of a value in both, and that loop."""
     around = list(_loops(computation, value))
     for (loop, outer), (_, inner) in itertools.pairwise(around):
-        batches = inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance) or _gives_many(inner)
+        drawn = inner.op in ("view", "reshape", "chunk") and any(one.op == "randperm" for one in origins(inner))
+        batches = drawn or inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance) or _gives_many(inner)
         if batches and outer.op == "range" and outer.args:
             begin = outer.args[0] if len(outer.args) > 1 else None
             if begin is None or number(begin) == 0:

@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import (
     DRAWN,
     KEPT,
     SHAPED,
+    Many,
     Value,
     alternatives,
     bare,
@@ -465,6 +466,7 @@ def _each_pixel(program: Program) -> Iterator[Remark]:
         if grad is None or not isinstance(constant(axis), int) or not grad.op.endswith("grad") or not grad.args:
             continue
         given = grad.argument("inputs", 1)
+        given = given.parts[0] if isinstance(given, Many) and len(given.parts) == 1 else given
         if given is not None and (_is_image(computation, given) or (rank(given) or 0) > 2):
             yield Remark(length.node, f"{short(length.node)} is taken over axis {constant(axis)} of the gradient of {short(given.node)}, which has more than one axis for each sample")
 

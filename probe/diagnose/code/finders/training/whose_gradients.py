@@ -406,16 +406,20 @@ def _group_of(value: Value) -> Value | None:
 @FINDERS.add("rates-of-groups-lost")
 def _rates_of_groups_lost(program: Program) -> Iterator[Remark]:
     """All groups are given one rate, and the optimizer is made with a rate of its own for each."""
-    for value, group, optimizer, rate in _set_rates(computation_of(program)):
+    set_rates = list(_set_rates(computation_of(program)))
+    for value, group, optimizer, rate in set_rates:
         given = groups(optimizer)
-        every = group.op == "element" or (group.op == "part" and group.args[1].op == "index")
+        alike = {constant(one.args[1]) for _, one, of, each in set_rates if of is optimizer and one.op == "part" and each is rate and len(one.args) == 2}
+        every = (given is not None and alike >= set(range(len(given)))) or group.op == "element" or (group.op == "part" and group.args[1].op == "index")
         if given is None or len(given) < 2 or not every or value.where.under or not value.where.loops:
             continue
         rates = [one.entries.get("lr") for one in given if isinstance(one, Table)]
         known = [one for one in rates if one is not None]
         differ = len(known) != len(rates) or any(not same(one, known[0]) for one in known[1:])
-        if known and differ and not _of_the_group(rate, group, value):
+        if known and differ and ((group.op == "part" and constant(group.args[1]) is not None) or not _of_the_group(rate, group, value)):
             yield Remark(value.node, f"{short(value.node)} is set to {short(rate.node)} for each group, and {short(optimizer.node)} (line {optimizer.line}) gives them different rates")
+            if len(alike) > 1:
+                return
 
 
 def _of_the_group(rate: Value, group: Value, value: Value) -> bool:

@@ -86,7 +86,7 @@ def _network(held: Value) -> Value | None:
 def _words(value: Value, given: Value | None) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The words in the names of parameters that are not frozen, and those in the names of all that are; None where nothing is
     known to be."""
-    kept: list[Any] = [constant(given.args[0])] if given is not None and given.op in ("in", "startswith") and given.args else []
+    kept: list[Any] = [constant(given.args[0 if given.op == "in" else -1])] if given is not None and given.op in ("in", "startswith") and given.args else []
     only: list[Any] = []
     if not kept and constant(given) is not False:
         return None
@@ -145,15 +145,17 @@ def _replaced(computation: Computation, network: Value) -> Iterator[tuple[str, V
 
 def _layers(computation: Computation, network: Value, before: str = "", depth: int = 4) -> Iterator[tuple[str, Value]]:
     """The layers of a network and of the networks in it, each with its name."""
-    inner = network.attributes.items() if isinstance(network, Instance) else ((str(place), one) for place, one in enumerate(network.args))
+    inner = list(network.attributes.items()) if isinstance(network, Instance) else [(str(place), one) for place, one in enumerate(network.args)]
     if network.op.startswith("torchvision.models."):
-        inner = _replaced(computation, network)
+        inner = list(_replaced(computation, network))
+    if network.op == "torch.nn.ModuleList":
+        inner += [(f"{len(inner)}", one.args[1]) for one in computation.users(network) if one.op == "append" and len(one.args) == 2]
     for name, one in inner:
-        if (isinstance(one, Instance) or one.op == "torch.nn.Sequential") and depth:
+        if (isinstance(one, Instance) or one.op in ("torch.nn.Sequential", "torch.nn.ModuleList")) and depth:
             yield from _layers(computation, one, f"{before}{name}.", depth - 1)
-        elif one.op in _LEARNS and constant(one.named.get("requires_grad")) is not False:
-            yield f"{before}{name}", one
-        elif one.op == "torch.nn.Parameter" and constant(one.argument("requires_grad", 1)) is not False and any(each.op in _DRAWN for each in origins(one)):
+        elif constant(one.argument("requires_grad", 1 if one.op == "torch.nn.Parameter" else None)) is False:
+            continue
+        elif one.op in _LEARNS or (one.op == "torch.nn.Parameter" and any(each.op in _DRAWN for each in origins(one))):
             yield f"{before}{name}", one
 
 
@@ -163,9 +165,10 @@ def _is_given(computation: Computation, layer: Value) -> bool:
     for _ in range(40):
         if not waiting:
             return False
-        for user in computation.users(waiting.pop()):
+        at = waiting.pop()
+        for user in computation.users(at):
             if user.op in ("weight", "bias", "data"):
                 waiting.append(user)
-            elif user.op in _WRITES or (user.op == "set_attribute" and user.args[0] is not layer and user.args[-1].op not in ("normal", "uniform") and user.data in ("weight", "data")) or (user.op == "set_item" and not (user.args[1].op == "slice" and is_none(user.args[1].args[0]))):
+            elif user.op in _WRITES or (user.op == "set_attribute" and user.args[0] is not layer and user.args[-1].op not in ("normal", "uniform") and user.data in ("weight", "data")) or (user.op == "set_item" and user.args[0] is at and not (user.args[1].op == "slice" and is_none(user.args[1].args[0]))):
                 return True
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -122,6 +123,9 @@ def _side(value: Value) -> str | None:
     if value.op == "pad" and len(value.args) > 1 and isinstance(value.args[1], Many) and len(value.args[1].parts) == 2:
         front, behind = (number(one) == 0 for one in value.args[1].parts)
         return "behind" if front and not behind else "front" if behind and not front else None
+    if isinstance(value, Many) and isinstance(value.node, ast.BinOp) and isinstance(value.node.op, ast.Add):
+        front, behind = (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and isinstance(one.left, ast.List) for one in (value.node.left, value.node.right))
+        return "front" if front and not behind else "behind" if behind and not front else None
     if value.op == "set_item" and bare(value.args[0]).op in ("full", "zeros", "set_item") and number(value.args[2]) is None:
         index = value.args[1].parts[-1] if isinstance(value.args[1], Many) and value.args[1].parts else value.args[1]
         begin, end = index.args[:2] if index.op == "slice" else (value, value)

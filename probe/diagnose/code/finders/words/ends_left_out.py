@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -26,6 +26,34 @@ def _end_left_out(program: Program) -> Iterator[Remark]:
         if row is not None:
             yield Remark(loss.node, f"{short(loss.node)} leaves {short(left_out.node)} out of the loss, and each text ends with it: {short(row.node)} (line {row.line})")
             return
+
+
+@FINDERS.add("end-never-learned")
+def _end_masked_as_padding(program: Program) -> Iterator[Remark]:
+    """The padding of a tokenizer is the end, the texts are given ends, and the labels leave out all places with that number."""
+    computation = computation_of(program)
+    made = next((one for one in computation.of("set_attribute") if one.data == "pad_token" and one.args[-1].op == "eos_token"), None)
+    written = any(user.op in ("add", "text", "append", "join", "format") or (isinstance(user, Many) and len(user.parts) == 1) for end in (*computation.of("eos_token"), *computation.of("eos_token_id")) for user in computation.users(end))
+    if made is None or not written:
+        return
+    for value in computation.of("where", "masked_fill", "set_item"):
+        if len(value.args) != 3:
+            continue
+        mask, words, put = (value.args[0], value.args[1], value.args[2]) if value.op == "where" else (value.args[1], value.args[0], value.args[2])
+        mask, kept = bare(mask), value.op != "where"
+        if mask.op in ("invert", "not", "logical_not") and mask.args:
+            mask, kept = bare(mask.args[0]), not kept
+        if value.op == "where" and _is_left_out(words):
+            words, put, kept = put, words, not kept
+        if mask.op == ("eq" if kept else "ne") and len(mask.args) == 2 and _is_left_out(put) and mask.args[1].op in ("pad_token_id", "eos_token_id"):
+            yield Remark(value.node, f"{short(value.node)} takes the padding out of the loss, and with {short(made.node)} (line {made.line}) each end of a text is padding")
+            return
+
+
+def _is_left_out(value: Value) -> bool:
+    """Whether a value is -100, or as many of it as are needed."""
+    given = value.args[-1] if value.op in ("full_like", "full") and value.args else value
+    return number(bare(given)) == -100
 
 
 def _ends_with(row: Value, end: Value) -> bool:

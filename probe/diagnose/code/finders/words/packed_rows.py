@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, constant, number, origins
+from probe.diagnose.code.computed.value import Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_binary, is_call, is_method, last_word, own_nodes, short, text_of
+from probe.diagnose.code.traits.uses import made_from
 
 _ENCODERS = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _COMPARED = ("eq", "ne", "gt", "lt", "ge", "le")
@@ -19,7 +20,7 @@ _UNKNOWN = frozenset({"@input", "run", "rows", "element", "load", "call"})
 
 def texts_see_each_other(program: Program) -> Iterator[Remark]:
     """Texts are packed into rows, each with positions of its own, and no mask keeps an attention within one of them."""
-    counted = next(_counted_anew(program), None)
+    counted = next(_counted_anew(program), None) or next(_counted_from_starts(computation_of(program)), None)
     if counted is None:
         return
     attends = list(_attentions(computation_of(program)))
@@ -80,6 +81,16 @@ def _tells_apart(mask: Value, depth: int = 24) -> bool:
 
 
 # Where rows are filled ------------------------------------------------------------------
+
+
+def _counted_from_starts(computation: Computation) -> Iterator[ast.expr]:
+    """Where a table of places is read at the distance from the last start of a text: `place - cummax(where(start, place, 0))`."""
+    for value in computation.of("sub"):
+        largest = bare(value.args[1], "values", "part") if len(value.args) == 2 else value
+        if largest.op != "cummax" or not isinstance(value.node, ast.expr) or bare(value.args[0], "expand", "repeat").op != "arange":
+            continue
+        if any(user.op == "run" and user.args[0].op == "torch.nn.Embedding" for user in made_from(computation, value, frozenset({"clamp", "long", "to"}))):
+            yield value.node
 
 
 def _counted_anew(program: Program) -> Iterator[ast.stmt]:
