@@ -66,10 +66,12 @@ from probe.diagnose.code.syntax import (
     argument,
     compares,
     is_binary,
+    is_method,
     is_name,
     is_true,
     iterated,
     last_word,
+    mentions,
     names_read,
     pairs_of,
     short,
@@ -120,6 +122,7 @@ def _not_divided(program: Program) -> Iterator[Remark]:
             loss = func.value if isinstance(func, ast.Attribute) else None
             divided = loss is None or any(is_binary(one, ast.Div, ast.Mult) or isinstance(one, ast.AugAssign) for one in flow.origins(loss))
             divided = divided or any(isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Div, ast.Mult)) for one in ast.walk(loop))
+            divided = divided or any(is_method(one, "div_", "mul_", "_foreach_div_", "_foreach_mul_") and mentions(one, "grad") for one in program.calls())
             if (plain or clips) and not divided:
                 yield Remark(backwards[0].node, f"{short(backwards[0].node)} adds up the gradients of {short(count)} batches for one step, and nothing divides by {short(count)}")
 

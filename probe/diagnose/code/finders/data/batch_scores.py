@@ -64,7 +64,7 @@ def _root_of_batches(program: Program) -> Iterator[Remark]:
 def _is_of_batch(value: Value, loop: ast.AST) -> bool:
     """Whether a value is made of a batch that the loop reads, and not of several."""
     found = list(origins(value))
-    return any(_is_batch(one) and loop in one.where.loops for one in found) and not any(one.op in (*_JOINED, "sum_of") or (isinstance(one, Many) and one.grown) for one in found if loop in one.where.loops) and not any(one.op in LOSSES for one in found)
+    return any(_is_batch(one) and loop in one.where.loops for one in found) and not any((one.op in _JOINED and not _is_beside(one)) or one.op == "sum_of" or (isinstance(one, Many) and one.grown) for one in found if loop in one.where.loops) and not any(one.op in LOSSES for one in found)
 
 
 def _is_batch(value: Value) -> bool:
@@ -75,6 +75,11 @@ def _is_batch(value: Value) -> bool:
     if index is not None and bare(index).op == "element":  # `x[chosen]` for each piece of an order
         return bool(bare(index).args) and bare(index).args[0].op in _PIECES
     return value.op == "rows" or (index is not None and index.op == "slice" and index.args[0].op == "index" and len(index.args[0].args) == 3)
+
+
+def _is_beside(joined: Value) -> bool:
+    """Whether what is joined stands side by side: for the same samples, not one batch after the other."""
+    return constant(joined.argument("dim", 1)) not in (None, 0)
 
 
 def _is_score(value: Value) -> bool:

@@ -37,9 +37,12 @@ def _turned_in_a_helper(program: Program) -> Iterator[Remark]:
     """A function flips, shifts or turns batches by chance, and those that are judged go through it as those that are learned."""
     computation = computation_of(program)
     moved = [one for one in computation.of("flip", "roll", "rot90", "where") if one.where.functions and one.args and _is_turned_by_chance(one) and _is_of_the_input(one)]
-    learned = {one.node for _, loss in losses(computation) for one in origins(loss) if one.where.loops and any(one is each for each in moved)} if moved else set()
+    in_losses = {id(one) for _, loss in losses(computation) for one in origins(loss)} if moved else set()
+    learned = {one.node for one in moved if one.where.loops and id(one) in in_losses}
     for value in computation.of(*_JUDGED) if learned else ():
-        found = next((one for one in origins(value, ("shape", "size", "len")) if any(one is each for each in moved)), None) if value.where.no_grad else None
+        found = next((one for one in origins(value, ("shape", "size", "len")) if id(one) not in in_losses and any(one is each for each in moved)), None) if value.where.no_grad else None
+        if found is not None and not found.where.no_grad and found.where.loops[:1] != value.where.loops[:1]:
+            continue  # turned once, before
         averaged = any(one.op in ("mean", "stack", "sum_of", "add") and any(part.op == "run" and any(each is found for each in origins(part)) for part in one.args) for one in origins(value))
         if found is not None and found.node in learned and not averaged and any(user.op in ("eq", "ne", "and") for user in computation.users(value)):
             yield Remark(found.node, f"{short(found.node)} moves by chance also what {short(value.node)} (line {value.line}) judges: each evaluation sees other samples")

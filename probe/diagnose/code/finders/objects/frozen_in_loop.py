@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import DRAWN, Instance, Many, Value, bare, comes_from, constant, origins
+from probe.diagnose.code.computed.value import (
+    DRAWN,
+    Instance,
+    Many,
+    Value,
+    bare,
+    comes_from,
+    constant,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short

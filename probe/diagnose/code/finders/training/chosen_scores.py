@@ -95,7 +95,7 @@ def _is_third_part(computation: Computation, best: Value, rows: Value) -> bool:
     trained = [one for one in parts.values() if id(one) in learned]
     judged = [one for one in parts.values() if id(one) in looked]
     used = [one for one in computation.of("gt", "ge") if any(side is best for side in one.args)]
-    return bool(trained and judged and used) and all(any(each is order for each in origins(one)) for one in used)
+    return bool(trained and judged and used) and all(any(each is order for each in origins(one, without=[best])) for one in used)
 
 
 def _score_of_each(best: Value) -> Value | None:

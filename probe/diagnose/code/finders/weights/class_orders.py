@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, is_none, number, origins
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
 
-_LOADER = "torch.utils.data.DataLoader"
+FINDERS = Finders()
 _FILLED = {"zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0}
 
 
@@ -41,6 +41,17 @@ def classes_in_a_row(program: Program) -> Iterator[Remark]:
                 return
 
 
+@FINDERS.add("option-of-other-loader")
+def _folders_in_order(program: Program) -> Iterator[Remark]:
+    """A training takes the pictures of folders in the order of the folders, each of which is a class."""
+    for back, loss in losses(computation_of(program)):
+        for loader in {id(one.named["loader"]): one.named["loader"] for one in origins(loss) if one.op == "rows" and "loader" in one.named}.values() if back.where.loops else ():
+            data = loader.argument("dataset", 0)
+            if data is not None and data.op.startswith("torchvision.") and data.op.endswith((".ImageFolder", ".DatasetFolder")) and _keeps_order(loader):
+                yield Remark(loader.node, f"{short(loader.node)} gives what is learned in the order of the files, and {short(data.node)} (line {data.line}) has them class by class")
+                return
+
+
 def _keeps_order(loader: Value) -> bool:
     """Whether a loader gives its samples in the order of the data set."""
     shuffle = loader.argument("shuffle", 2)
@@ -50,8 +61,6 @@ def _keeps_order(loader: Value) -> bool:
 
 def _listed(computation: Computation, program: Program, data: Value, size: float) -> Value | None:
     """What lists the samples of a data set class by class."""
-    if data.op.endswith((".ImageFolder", ".DatasetFolder")) and data.op.startswith("torchvision."):
-        return data
     if data.op == "torch.utils.data.ConcatDataset" and data.args and isinstance(data.args[0], Many) and not data.args[0].grown:
         classes = [{found for part in one.args for found in [_filled_with(part)] if found is not None} for one in data.args[0].parts if one.op == "torch.utils.data.TensorDataset"]
         each = [next(iter(one)) for one in classes if len(one) == 1]

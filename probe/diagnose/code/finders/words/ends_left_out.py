@@ -56,6 +56,33 @@ def _is_left_out(value: Value) -> bool:
     return number(bare(given)) == -100
 
 
+@FINDERS.add("end-is-the-padding")
+def _end_marked(program: Program) -> Iterator[Remark]:
+    """The places that hold the padding are left out of the labels, and the padding is what each text ends with."""
+    computation = computation_of(program)
+    for loss in computation.of("cross_entropy", "nll_loss"):
+        for marked in origins(loss.args[1]) if len(loss.args) > 1 and not loss.where.no_grad else ():
+            if marked.op not in ("set_item", "masked_fill") or len(marked.args) != 3 or number(marked.args[2]) != -100:
+                continue
+            asked = bare(marked.args[1])
+            padding = bare(asked.args[1]) if asked.op == "eq" and len(asked.args) == 2 else None
+            if padding is None or number(padding) is not None:
+                continue  # a number that is written out is asked about elsewhere
+            row = next((one for one in origins(marked.args[0]) if _is_filled_with_its_end(one, padding) or _ends_with(one, padding)), None)
+            if row is not None:
+                yield Remark(marked.node, f"{short(marked.node)} leaves out all places with {short(asked.args[1].node)}: it is the padding, and the end of each text too ({short(row.node)}, line {row.line})")
+                return
+
+
+def _is_filled_with_its_end(row: Value, padding: Value) -> bool:
+    """Whether a row is filled up with what its text ends with: `text + [padding] * n`."""
+    node = row.node
+    if not isinstance(row, Many) or len(row.parts) < 3 or not isinstance(node, ast.BinOp) or not isinstance(node.right, ast.BinOp) or not isinstance(node.right.op, ast.Mult):
+        return False
+    end, filling = bare(row.parts[-2]), bare(row.parts[-1])
+    return all(one is padding or same(one, padding) for one in (end, filling)) and not same(bare(row.parts[-3]), padding)
+
+
 def _ends_with(row: Value, end: Value) -> bool:
     """Whether a row is numbers that are looked up, and one behind them that is always the same: `numbers + [end]`."""
     node = row.node
