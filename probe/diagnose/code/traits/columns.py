@@ -76,8 +76,16 @@ def is_row(value: Value, depth: int = 20) -> bool:
     if op in ("view", "reshape"):
         return len(args) == 2 and number(args[1]) == -1
     if op in _PAIRS and len(args) == 2:
-        return any(is_row(one, depth - 1) for one in args) and not any(is_column(one) for one in args)
+        return any(is_row(one, depth - 1) for one in args) and not any(map(_holds_column, args))
     return False
+
+
+def _holds_column(value: Value, depth: int = 6) -> bool:
+    """Whether a value is a column, or a column meets something in it: it has a second axis then, whatever the rest is."""
+    if is_column(value):
+        return True
+    inner = value.args if value.op in (*_PAIRS, *_ALIKE, "pow") and depth else ()
+    return any(_holds_column(one, depth - 1) for one in inner)
 
 
 def _comes_of_linear(value: Value) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -26,7 +26,7 @@ def counted_as_better(program: Program) -> Iterator[Remark]:
         for scores, own in (compared.args, compared.args[::-1]):
             if not _is_taken_from(own, scores) or _asks_ties(program, scores):
                 continue
-            rounded = _rounded(scores)
+            rounded = _rounded(_whole(scores))
             if rounded is not None and _is_a_rank(program, compared):
                 yield Remark(compared.node, f"{short(compared.node)} counts the candidates that are strictly better, and {short(rounded.node)} (line {rounded.line}) leaves few different values: all that tie with the target come after it")
                 return
@@ -63,9 +63,20 @@ def _clipped(scores: Value) -> Value | None:
 def _is_taken_from(own: Value, scores: Value, depth: int = 4) -> bool:
     """Whether one number of each row of the scores is taken."""
     taken = bare(own)
+    whole = _whole(scores)
+    if whole is not scores and taken.op == "part" and taken.args and same(bare(taken.args[0]), whole):
+        return True
     if taken.op not in ("diagonal", "diag", "gather", "part") or not taken.args or depth == 0:
         return False
     return same(bare(taken.args[0]), bare(scores)) or _is_taken_from(taken.args[0], scores, depth - 1)
+
+
+def _whole(scores: Value) -> Value:
+    """The scores of all, of which a row was taken, and some of its places were filled: `row = all[i]; row[known] = inf`."""
+    at = bare(scores)
+    while at.op in ("set_item", "masked_fill") and at.args:
+        at = bare(at.args[0])
+    return bare(at.args[0]) if at.op == "part" and len(at.args) == 2 and not isinstance(at.args[1], Many) and at.args[1].op in ("index", "element", "part", "@constant") else scores
 
 
 def _asks_ties(program: Program, scores: Value) -> bool:
@@ -83,6 +94,10 @@ def _is_a_rank(program: Program, compared: Value) -> bool:
     )
 
 
+def _is_size(value: Value) -> bool:
+    return value.op in ("size", "len") or (value.op == "part" and bool(value.args) and value.args[0].op == "shape")
+
+
 def _rounded(value: Value, depth: int = 16) -> Value | None:
     """Where a value was made of numbers that are rounded or decided, with nothing else in it; None if it was not."""
     value = bare(value, *_PASSED)
@@ -98,7 +113,7 @@ def _rounded(value: Value, depth: int = 16) -> Value | None:
         return None
     found = None
     for one in value.args:
-        if number(bare(one)) is None:
+        if number(bare(one)) is None and not _is_size(one):
             inner = _rounded(one, depth - 1)
             if inner is None:
                 return None
