@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, gradless, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT step, kind, recognised_by, loader FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "validation data that differ on purpose; generative sampling that starts from noise of another scale (`info` without a DataLoader, unless it is tenfold and the mean is not 0)"
+-- false_positives = "validation data that differ on purpose; generative sampling that starts from noise of another scale (`info` without a DataLoader, unless it is tenfold and the mean is not 0); hours and places that the model encodes itself (`info` beside an input that is scaled)"
 -- explains = ["validation-rising", "train-validation-gap"]
 -- [parameters.least_looks]
 -- value = 3
@@ -36,6 +36,10 @@
 -- value = 10.0
 -- unit = "times the largest training standard deviation"
 -- source = "ours: without a DataLoader the inputs may be noise from which samples are generated, but noise has a mean of 0: inputs this large whose mean is half their standard deviation are data"
+-- [parameters.counted]
+-- value = 50.0
+-- unit = "root mean square"
+-- source = "as in inputs-not-scaled"
 WITH looked AS (
     SELECT * FROM python.model_inputs
     WHERE module <> 'batch' AND dtype IN ('float32', 'float16', 'bfloat16', 'float64') AND looked_at >= 32 AND len(CAST(shape AS BIGINT[])) >= 2 AND isfinite(std) AND max > min
@@ -50,11 +54,14 @@ WITH looked AS (
         MIN(mean) AS lower, MAX(mean) AS upper, MIN(min) AS lowest, MAX(max) AS highest, BOOL_OR(sure) AS sure
     FROM (SELECT looked.*, sure FROM looked JOIN held USING (step) WHERE gradless QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name, shape ORDER BY step DESC) <= 8) GROUP BY module, name, shape
 ), judged AS (
-    SELECT *, std_least > $times * most AS larger, std_most < least / $times AS smaller,
+    -- Large numbers beside an input that is scaled may be hours or places: those of an evaluation are later ones.
+    SELECT *, sqrt(train_mean * train_mean + train_std * train_std) > $counted AND EXISTS (SELECT 1 FROM training o WHERE o.module = training.module AND o.name <> training.name
+            AND sqrt(o.train_mean * o.train_mean + o.train_std * o.train_std) <= $counted) AS beside,
+        std_least > $times * most AS larger, std_most < least / $times AS smaller,
         lower > mean_most + $apart * GREATEST(most, std_most) OR upper < mean_least - $apart * GREATEST(most, std_most) AS shifted
     FROM training JOIN evaluated USING (module, name) WHERE evaluations >= $evaluations
 )
-SELECT NULL AS unknown, module || ' ' || name AS subject, *, CASE WHEN sure OR std > $far * most AND (lower > 0.5 * std_most OR upper < -0.5 * std_most) THEN 'notice' ELSE 'info' END AS severity,
+SELECT NULL AS unknown, module || ' ' || name AS subject, * EXCLUDE (beside), CASE WHEN beside THEN 'info' WHEN sure OR std > $far * most AND (lower > 0.5 * std_most OR upper < -0.5 * std_most) THEN 'notice' ELSE 'info' END AS severity,
     CASE WHEN larger THEN format('their standard deviation is {:.3g}, {:.1f} times that of training', std, std / train_std)
         WHEN smaller THEN format('their standard deviation is {:.3g}, {:.2g} times that of training', std, std / train_std)
         ELSE format('their mean is {:.3g}, that of training {:.3g}', mean, train_mean) END AS fact

@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a model that scales its inputs itself, other than by a normalization in its first layer; synthetic inputs for benchmarks; measurements without spatial order, passed as images; a threshold at the brightest pixels on purpose; `info` if the loss has fallen by half anyway"
+-- false_positives = "a model that scales its inputs itself, other than by a normalization in its first layer; synthetic inputs for benchmarks; measurements without spatial order, passed as images; a threshold at the brightest pixels on purpose; `info` if the loss has fallen by half anyway, or beside another input that is scaled (hours, places)"
 -- explains = ["labels-contradict", "samples-alike", "evaluation-seen", "gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
@@ -74,7 +74,9 @@ SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
     CASE WHEN size > $large THEN 'the first layer''s outputs and gradients are larger by the same factor: subtract the mean and divide by the standard deviation'
         ELSE 'the inputs contain almost nothing to tell the samples apart: look for a second division' END AS evidence,
     -- A loss that only fell from where inputs of this size put it says nothing about what is learned.
-    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first AND NOT (size > $large AND inflated.yes) THEN 'info' ELSE 'notice' END AS severity
+    -- Large numbers beside an input that is scaled may be hours or places, which the model turns into angles itself.
+    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first AND NOT (size > $large AND inflated.yes)
+        OR size > $large AND EXISTS (SELECT 1 FROM inputs o WHERE o.module = inputs.module AND o.name <> inputs.name AND o.size <= $large) THEN 'info' ELSE 'notice' END AS severity
 FROM inputs, losses, first, inflated
 WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
 UNION ALL BY NAME

@@ -46,11 +46,11 @@ def _first_of_the_order(program: Program) -> Iterator[Remark]:
                 continue
             stable = constant(sort.named.get("stable"))
             rounded, clipped = _rounded(sort.args[0]), _clipped(sort.args[0])
-            if stable is True and clipped is not None:
-                yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(clipped.node)} (line {clipped.line}) makes all beyond its bounds equal, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
-                return
             if rounded is not None and stable is True:
                 yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(rounded.node)} (line {rounded.line}) leaves few different values, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
+                return
+            if stable is True and clipped is not None:
+                yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(clipped.node)} (line {clipped.line}) makes all beyond its bounds equal, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
                 return
 
 
