@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, optimizer, param_group, state_steps, momentum_norm FROM python.optimizers ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace --locals",
 -- ]
--- false_positives = "an intended optimizer restart, such as a new one for each task or stage (`info` where the first loss with each new one is far above those before: the data are others)"
+-- false_positives = "an intended optimizer restart, such as a new one for each task or stage (`info` where the first loss with each new one is far above those before: the data are others; and where weights are loaded as often, as for each client of federated averaging)"
 -- explains = ["slow-decrease", "oscillation", "loss-spike"]
 -- [parameters.least]
 -- value = 4
@@ -70,6 +70,9 @@ WITH looks AS (
     FROM probe.facts WHERE kind = 'hyperparameter' HAVING COUNT(*) FILTER (name = 'optimizer.remade.times') > 0
 ), often AS (
     SELECT *, GREATEST(1, (until - first) / GREATEST(times - 1, 1)) AS every FROM remade
+), reloaded AS (
+    -- Weights are loaded about as often as an optimizer is made: each new one begins with other weights, as in federated averaging.
+    SELECT COALESCE((SELECT MAX(number) FROM probe.facts WHERE name = 'loaded.later') BETWEEN 0.8 * MAX(times) AND 1.5 * MAX(times), false) AS other_weights FROM remade
 ), jumps AS (
     -- The first loss with a new optimizer, before its first step: where it is far above those before, the data are others.
     -- What is computed between two tasks may stand there instead; then the next loss, after one step, tells, if it is higher still.
@@ -78,16 +81,16 @@ WITH looks AS (
         FROM (SELECT DISTINCT made_step FROM python.optimizers WHERE made_step > 20) JOIN python.steps ON step BETWEEN made_step - 20 AND made_step + 1 AND isfinite(loss) GROUP BY made_step
     ) WHERE level > 0 AND first IS NOT NULL
 )
-SELECT NULL AS unknown, newest.*, CASE WHEN other_data THEN 'info' ELSE 'notice' END AS severity,
+SELECT NULL AS unknown, newest.*, CASE WHEN other_data OR other_weights THEN 'info' ELSE 'notice' END AS severity,
     format('the state of {} (momentum, second moments) is reset again and again: in {} of {} samples its step count was no higher than in the one before, and it never passed {}', optimizer, anew, n, oldest) AS fact,
     format('at step {} its state had seen {} steps, at step {} {}', seen, state_steps, before, state_before) AS evidence
-FROM newest, jumps WHERE param_group = (SELECT MIN(param_group) FROM newest)
+FROM newest, jumps, reloaded WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME
-SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN other_data THEN 'info' WHEN optimizer <> 'LBFGS' AND optimizer NOT IN ('SGD', 'optimizer') OR momentum > 0 AND every < $horizons / (1 - momentum) THEN 'notice' ELSE 'info' END AS severity,
+SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN other_data OR other_weights THEN 'info' WHEN optimizer <> 'LBFGS' AND optimizer NOT IN ('SGD', 'optimizer') OR momentum > 0 AND every < $horizons / (1 - momentum) THEN 'notice' ELSE 'info' END AS severity,
     format('a new {} for the same parameters is created again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
         CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without momentum it has no state to lose' ELSE 'its state starts empty each time' END) AS fact,
     format('once in {:.0f} steps; a scheduler or gradient scaler created with the first one does not affect the later ones', every) AS evidence
-FROM often, jumps WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
+FROM often, jumps, reloaded WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
 UNION ALL BY NAME
 SELECT 'the optimizer state was sampled too rarely' AS unknown
 WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least) AND NOT EXISTS (SELECT 1 FROM remade WHERE times >= $least)
