@@ -43,6 +43,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours: a rate that is too high swings within a few steps; a longer period may be that of the data"
+-- [parameters.rare]
+-- value = 0.01
+-- unit = "ratio of the steps"
+-- source = "ours: a loss that is below zero now and then has no level"
 WITH lately AS (
     SELECT step, loss, lr FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT $window
 ), level AS (
@@ -66,6 +70,8 @@ WITH lately AS (
         -- Without a loader it is not known how many steps a pass over the data has.
         COALESCE((SELECT COUNT(samples) > 0 FROM python.steps WHERE step >= (SELECT MIN(step) FROM lately)), false) AS loaded
     FROM level
+), signs AS (
+    SELECT COALESCE(AVG(CASE WHEN loss < 0 THEN 1 ELSE 0 END) BETWEEN $rare AND 1 - $rare, false) AS mixed FROM python.steps WHERE isfinite(loss)
 ), groups AS (
     SELECT step, optimizer, param_group, parameters, COUNT(*) OVER (PARTITION BY step, param_group) AS beside
     FROM python.optimizers WHERE step >= (SELECT MAX(begun) FROM trainings)
@@ -90,8 +96,8 @@ WITH lately AS (
 SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
     CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known
         -- A loss that is now above and now below zero has no level of which the swing is a part: that of a policy follows its episodes.
-        OR low < 0 AND high > 0 THEN 'info' ELSE 'notice' END AS severity
-FROM period, size, details, rivals, rests
+        OR signs.mixed THEN 'info' ELSE 'notice' END AS severity
+FROM period, size, details, rivals, rests, signs
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window
