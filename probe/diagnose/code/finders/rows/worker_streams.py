@@ -27,16 +27,22 @@ _PARTED = ("rank", "worker", "world", "getpid")
 """Words in a data set that knows which process it is in."""
 
 
+def _with_workers(computation: Computation, least: int) -> Iterator[tuple[Value, Instance, float]]:
+    """The loaders of the program's own data sets that have at least so many workers and start all of them alike: the loader, its
+    data set, and how many."""
+    for loader in computation.of(_LOADER):
+        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
+        if isinstance(data, Instance) and workers is not None and workers >= least and not loader.named.keys() & {"worker_init_fn", "**"} and len(loader.args) <= 6:
+            yield loader, data, workers
+
+
 @FINDERS.add("copied-by-workers")
 def _same_draws(program: Program) -> Iterator[Remark]:
     """A data set that is gone over draws its samples from a generator that is the same in each worker of its loader."""
     if any("get_worker_info" in source.text for source in program.sources):
         return
     computation = computation_of(program)
-    for loader in computation.of(_LOADER):
-        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
-        if not isinstance(data, Instance) or workers is None or workers < 2 or loader.named.keys() & {"worker_init_fn", "**"} or len(loader.args) > 6:
-            continue
+    for loader, data, workers in _with_workers(computation, 2):
         runs: set[ast.AST] = {one for of in _gone_over(program, data) if (one := program.method(of, "__iter__")) is not None}
         draw = next((found for one in computation.values if (found := _drawn_alike(computation, one, runs)) is not None), None) if runs else None
         if draw is not None:
@@ -51,10 +57,9 @@ def _same_draws_of_items(program: Program) -> Iterator[Remark]:
     if "get_worker_info" in "".join(source.text for source in program.sources):
         return
     computation = computation_of(program)
-    for loader in computation.of(_LOADER):
-        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
-        item = program.method(data.of, "__getitem__") if isinstance(data, Instance) and data.of is not None else None
-        if item is None or workers is None or workers < 1 or loader.named.keys() & {"worker_init_fn", "persistent_workers", "**"} or len(loader.args) > 6:
+    for loader, data, _ in _with_workers(computation, 1):
+        item = program.method(data.of, "__getitem__") if data.of is not None else None
+        if item is None or "persistent_workers" in loader.named:
             continue
         runs: set[ast.AST] = {item}
         for one in computation.values:
@@ -73,10 +78,7 @@ def _all_of_it(program: Program) -> Iterator[Remark]:
     if any(word in asking for word in _DIVIDES):
         return
     computation = computation_of(program)
-    for loader in computation.of(_LOADER):
-        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
-        if not isinstance(data, Instance) or workers is None or workers < 2 or loader.named.keys() & {"worker_init_fn", "**"} or len(loader.args) > 6:
-            continue
+    for loader, data, workers in _with_workers(computation, 2):
         classes = list(_gone_over(program, data, asks=True))
         runs: set[ast.AST] = {one for of in classes if (one := program.method(of, "__iter__")) is not None}
         given = [one for one in computation.values if one.named.get("loader") is loader or (runs.intersection(one.where.functions) and one.op in (*_ENDLESS, *DRAWN))]

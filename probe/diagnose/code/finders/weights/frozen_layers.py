@@ -36,13 +36,12 @@ class Freeze(NamedTuple):
 def new_layer_frozen(program: Program) -> Iterator[Remark]:
     """All of a network is frozen whose other layers were trained before, and a layer that was made anew with it."""
     computation = computation_of(program)
-    runs = {id(run): run for _, loss in backwards(computation) for run in origins(loss) if run.op == "run" and run.args}
     first: dict[int, int] = {}
     last: dict[int, Value] = {}
     for backward, loss in backwards(computation):
-        for run in origins(loss):
-            if id(run) in runs or run.op == "torch.nn.Parameter":
-                key = id(module(run.args[0])) if id(run) in runs else id(run)
+        for one in origins(loss):
+            if one.op == "torch.nn.Parameter" or (one.op == "run" and one.args):
+                key = id(one) if one.op == "torch.nn.Parameter" else id(module(one.args[0]))
                 first[key] = min(first.get(key, backward.number), backward.number)
                 last[key] = backward
     loaded = [(one.number, {id(part) for part in contents(module(one.args[0]), computation)}) for one in computation.of("load_state_dict") if one.args]
