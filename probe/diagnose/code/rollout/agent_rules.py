@@ -44,7 +44,7 @@ RULES.add(
     "store a copy: states.append(buffer.copy())",
 )(stored_by_reference)
 RULES.add(
-    "stored-as-its-successor",
+    "next-state-by-reference",
     "each stored state equals the one that follows it: a model of the next state learns to repeat its input, and actions stand beside the state after them",
     "have the environment return a copy: return self.state.copy()",
 )(stored_as_its_successor)

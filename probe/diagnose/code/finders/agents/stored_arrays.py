@@ -122,7 +122,7 @@ def stored_as_its_successor(program: Program) -> Iterator[Remark]:
                 continue
             wrote = next((one for base, one in written if base is made and loop in one.where.loops and one.number < min(first[1], taken)), None)
             if wrote is not None:
-                yield Remark(second.at.node, f"{short(second.at.node)} stores the array of line {made.line}, and so does {short(first[0].at.node)} (line {first[0].at.line}): {short(wrote.node)} (line {wrote.line}) writes the next state into it before, so that a state and the one after it are stored as the same")
+                yield Remark(second.at.node, f"{short(second.at.node)} stores the array of line {made.line}, and so does {short(first[0].at.node)} (line {first[0].at.line}): {short(wrote.node)} (line {wrote.line}) writes the next state into it before: each stored state equals the one after it")
                 return
 
 
