@@ -16,6 +16,9 @@ from probe.diagnose.code.traits.extents import at_least, last, rank, view_sizes
 FINDERS = Finders()
 _ALIKE = frozenset({"add", "sub", "mul", "div", "relu", "clamp", "float", "contiguous", "astype", "ascontiguousarray"}) | KEPT
 """Operations whose result has the axes of what they are done on."""
+_RECURRENT = ("torch.nn.GRU", "torch.nn.LSTM", "torch.nn.RNN")
+_BY_ROW = tuple(f"torch.nn.{name}" for name in ("Linear", "LayerNorm", "RMSNorm", "Dropout", "ReLU", "GELU", "SiLU", "Tanh", "Identity", "Embedding"))
+"""Layers whose result has the first two axes of what they are given, where that has three (an embedding: two)."""
 
 
 @FINDERS.add("view-mixes-axes")
@@ -36,9 +39,9 @@ def _place(size: Value, of: Value) -> int | None:
     found = size.args[0] if size.op == "part" and len(size.args) == 2 and size.args[0].op in ("shape", "size") else None
     place = constant(size.args[1]) if found is not None else number(size.args[1]) if size.op == "size" and len(size.args) == 2 else None
     owner = found.args[0] if found is not None else size.args[0] if place is not None else None
-    if owner is None or place is None or place < 0 or _same(owner) is not _same(of):
+    if owner is None or place is None or place < 0:
         return None
-    return int(place)
+    return int(place) if _same(owner) is _same(of) or (place < 2 and _same(owner) is _before_layers(of)) else None
 
 
 def _same(value: Value) -> Value:
@@ -47,6 +50,21 @@ def _same(value: Value) -> Value:
         if value.op not in _ALIKE or not value.args or isinstance(value, Many):
             return value
         value = value.args[0]
+    return value
+
+
+def _before_layers(value: Value) -> Value:
+    """What has the first two axes of a value, before layers that compute row by row or go along the second or the first."""
+    for _ in range(30):
+        value = _same(value)
+        if value.op == "part" and len(value.args) == 2 and constant(value.args[1]) == 0 and value.args[0].op == "run" and value.args[0].args[0].op in _RECURRENT:
+            value = value.args[0].args[1]
+        elif value.op == "run" and len(value.args) > 1 and value.args[0].op in _BY_ROW:
+            value = value.args[1]
+        elif value.op in ("tanh", "gelu", "silu", "sigmoid", "dropout", "layer_norm", "leaky_relu", "elu") and value.args:
+            value = value.args[0]
+        else:
+            break
     return value
 
 

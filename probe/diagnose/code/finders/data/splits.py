@@ -70,6 +70,8 @@ def rows_of(value: Value) -> Iterator[Value]:
             waiting += [one for each in inner.args for one in (each.parts if isinstance(each, Many) else [each])]
         elif inner is not value:
             waiting.append(inner)
+        elif value.op == "unique" or (value.op == "part" and len(value.args) == 2 and bare(value.args[1]).op in ("randperm", "permutation")):
+            waiting.append(value.args[0])
         elif value.op in ("sub", "div") and len(value.args) == 2 and (by := without_small(value.args[1])).op in ("mean", "std", "min", "max", "median") and bare(by.args[0]).op == "part":
             waiting.append(value.args[0])  # scaled by what a part says
         elif value.op in ("unfold", "sliding_window_view", "part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part") or _is_window(value)):

@@ -95,8 +95,8 @@ def _with_its_other_end(computation: Computation, ends: Value, held: list[Value]
     """`cat([a, b])`, where the other end of the pairs is `cat([b, a])` and is cut by the same rows."""
     if ends.op != "cat" or not ends.args:
         return None
-    others = [user for piece in held for user in computation.users(piece.args[-1]) if user.op == "part" and user.args[0] is not ends]
-    return ends if any(one.args[0].op == "cat" and _are_swapped((ends, one.args[0])) for one in others) else None
+    others = [one for one in computation.of("part") if len(one.args) == 2 and one.args[0] is not ends and one.args[0].op == "cat" and _are_swapped((ends, one.args[0]))]
+    return ends if any(same(one.args[1], piece.args[-1]) for one in others for piece in held) else None
 
 
 def _are_both_of_one(rows: Sequence[Value]) -> bool:

@@ -107,7 +107,7 @@ def _joined(one: list[Part] | None, other: list[Part] | None) -> list[Part] | No
 
 def mixtures(computation: Computation) -> Iterator[Mixture]:
     """The weights that are written into networks, each as a mixture of those of networks."""
-    for value in computation.of("add", "lerp", "copy", "set_attribute"):
+    for value in computation.of("add", "sub", "lerp", "copy", "set_attribute"):
         written = value.node.func.attr if isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) else ""
         if not value.args or (value.op == "set_attribute" and (value.data != "data" or in_place(value.args[1]))):
             continue
@@ -117,7 +117,7 @@ def mixtures(computation: Computation) -> Iterator[Mixture]:
         while target.op in ("mul", "add") and target.args:
             target = target.args[0]
         found = owner(target, value.where)
-        made = parts_of(value if value.op in ("add", "lerp") else value.args[1], value.where) if found is not None else None
+        made = parts_of(value if value.op in ("add", "sub", "lerp") else value.args[1], value.where) if found is not None else None
         if found is not None and made:
             yield Mixture(value, found[0], _after_scaling(computation, value, made))
 

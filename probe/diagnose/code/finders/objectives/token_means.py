@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, numb
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_call, short
-from probe.diagnose.code.traits.numberings import contents, filled_up, written
+from probe.diagnose.code.traits.numberings import WORDS, contents, filled_up, marked, written
 from probe.diagnose.code.traits.updates import backwards, in_parts_of, optimizer_of
 
 
@@ -18,10 +18,11 @@ def mean_of_each_micro_batch(program: Program) -> Iterator[Remark]:
     """A step follows several backwards, each of a mean over as many places as its batch has labels for."""
     computation = computation_of(program)
     steps = [one for one in computation.of("step") if optimizer_of(one) is not None]
-    if any(one.op in ("div", "mul") and one.args and bare(one.args[0]).op == "grad" for one in computation.of("div", "mul")):
+    divided = [one.args[1] for one in computation.of("div", "mul") if len(one.args) > 1 and bare(one.args[0]).op == "grad"]
+    if any(number(one) is None for one in divided):
         return
     for backward, whole in backwards(computation):
-        part, by = _share(bare(whole))
+        part, by = (whole, divided[0]) if divided else _share(bare(whole))
         if part is None or by is None or any(one.op in ("sum", "numel") for one in origins(by)):
             continue
         mean = _mean_over_labels(computation, bare(part))
@@ -54,6 +55,8 @@ def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
         if over.op == "sum" and mask.op == "sum" and labels is not None:
             joined = _joined_masks(computation, mask.args[0])
             return loss if (any(map(_counts_lengths, joined)) if joined else _fillings(computation, labels)) else None
+        if over.op == "sum" and mask.op == "sum" and bare(over.args[0]).op == "mul" and any(bare(one) is bare(mask.args[0]) for one in bare(over.args[0]).args):
+            return loss if marked(computation, mask.args[0]) == WORDS else None
     return None
 
 

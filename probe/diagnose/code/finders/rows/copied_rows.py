@@ -6,7 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins, same
+from probe.diagnose.code.computed.value import (
+    Instance,
+    Many,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.finders.data.splits import is_cut, rows_of
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
@@ -105,11 +115,25 @@ def _is_changed_copy(value: Value, of: Value) -> bool:
             value = next((one for one in value.args if len(noisy) == 1 and one is not noisy[0]), value.args[0])
             if len(noisy) != 1:
                 return False
-        elif value.op in _MIRRORED and value.args:
+        elif value.args and (value.op in _MIRRORED or _swaps_columns(value) or (value.op == "set_item" and _is_column(value.args[1]))):
             value = value.args[0]
         else:
             return False
     return False
+
+
+def _swaps_columns(value: Value) -> bool:
+    """Whether a value is rows with their columns in another order: `pairs[:, [1, 0]]`."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    if not isinstance(index, Many) or len(index.parts) != 2 or index.parts[0].op != "slice" or not isinstance(order := bare(index.parts[1]), Many):
+        return False
+    numbers = [number(one) for one in order.parts]
+    return None not in numbers and numbers != sorted(range(len(numbers))) and sorted(str(one) for one in numbers) == sorted(str(float(one)) for one in range(len(numbers)))
+
+
+def _is_column(index: Value) -> bool:
+    """Whether an index is one column of all rows: `[:, 1]`."""
+    return isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args)) and number(index.parts[1]) is not None
 
 
 def _between(value: Value) -> Value | None:

@@ -90,13 +90,15 @@ def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value]
 
 
 def _chosen_by(computation: Computation, order: Value) -> list[Value]:
-    """The rows that an order of numbers chooses: `x[order]`."""
+    """The rows that an order of numbers chooses: `x[order]`, `Subset(x, order)`, a loader that samples by it."""
     waiting, seen, found = [order], {id(order)}, []
     while waiting:
         at = waiting.pop()
         for one in computation.users(at):
-            if one.op == "part" and len(one.args) == 2 and one.args[1] is at:
+            if one.op in ("part", "torch.utils.data.Subset") and len(one.args) == 2 and one.args[1] is at:
                 found.append(one)
+            elif one.op.endswith(".SubsetRandomSampler"):
+                found += [each for each in computation.users(one) if each.op == "torch.utils.data.DataLoader" and each.args and each.named.get("sampler") is one]
             elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element")) or (one.op in _SAME_NUMBERS and one.args[-1] is at)):
                 seen.add(id(one))
                 waiting.append(one)

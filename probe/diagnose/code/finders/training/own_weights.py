@@ -273,7 +273,8 @@ def _touches(change: Value, held: list[Value]) -> bool:
     inside = {id(part) for one in held for part in layers_of(one)}
     for one in held:
         inside |= {id(part) for part in one.attributes.values() if part.op != "@constant"} if isinstance(one, Instance) else set()
-    return any(id(one) in inside for one in origins(change.args[0]))
+    of = list(origins(change.args[0]))
+    return any(id(one) in inside for one in of) and not any(one.op == "run" for one in of)  # else it is what a layer has given
 
 
 def _takes_those_with_gradient(optimizer: Value) -> bool:
