@@ -327,6 +327,8 @@ class Containers:
             on.others.append((index, value))
         elif isinstance(on, Many) and isinstance(known, int) and -len(on.parts) <= known < len(on.parts):
             on.parts[known] = value
+        elif on.op in SEQUENCES and on.args and index.op == "index":  # each layer of a list, in a loop
+            on.args = (value,) * len(on.args)
         result = self.new("set_item", (on, index, value), target)
         if isinstance(target.value, ast.Name) and not isinstance(on, (Table, Many, Instance)) and frame.names.get(target.value.id) is on:
             frame.names[target.value.id] = result
@@ -340,8 +342,7 @@ class Containers:
     def operate(self, op: str, parts: tuple[Value, Value], node: ast.AST) -> Value:
         """`left op right`."""
         left, right = parts
-        known = folded(op, constant(left), constant(right))
-        if known is not None:
+        if (known := folded(op, constant(left), constant(right))) is not None:
             return self.constant(known, node)
         if isinstance(left, Many) and isinstance(right, Many) and op == "add":
             return self.many(left.op, [*left.parts, *right.parts], node, grown=left.grown or right.grown)

@@ -55,8 +55,22 @@ def _against_targets(program: Program) -> Iterator[Remark]:
         for one, other in operands(node) if is_binary(node, ast.Sub) else ():
             made = flow.value(other)
             pairs = is_method(made) and flow.value(made.func.value) is flow.value(one)  # a ranking compares each with all on purpose
-            if not pairs and _is_column(program, flow, one) and _is_row(program, flow, other):
+            if not pairs and not _becomes_weights(program, node) and _is_column(program, flow, one) and _is_row(program, flow, other):
                 yield Remark(node, f"{short(one, 30)} is a column (N, 1), and {short(other, 30)} a row (N): {short(node)} has all N * N differences")
+
+
+def _becomes_weights(program: Program, difference: ast.AST, depth: int = 2) -> bool:
+    """Whether differences become weights, exp(-d ** 2 / h): of each sample at each place, as in a soft histogram."""
+    for around in program.parents(difference):
+        if isinstance(around, ast.Call) and last_word(around.func) in ("exp", "softmax", "rbf"):
+            return True
+        if isinstance(around, ast.Assign) and isinstance(around.targets[0], ast.Name) and depth:
+            name = around.targets[0].id
+            reads = [one for one in ast.walk(program.frame(around)) if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load)]
+            return any(_becomes_weights(program, one, depth - 1) for one in reads)
+        if isinstance(around, ast.stmt):
+            return False
+    return False
 
 
 def _is_column(program: Program, flow: Flow, node: ast.AST) -> bool:

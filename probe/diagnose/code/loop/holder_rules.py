@@ -255,9 +255,19 @@ def _same(flow: Flow, one: Key, other: Key) -> bool:
     if one == other or is_part(one, other) or is_part(other, one) or None in made or made[0] is made[1]:
         return True
     for call, key in ((made[0], other), (made[1], one)):
-        if call is not None and any(flow.key(node) == key for node in ast.walk(call) if isinstance(node, (ast.Name, ast.Attribute))):
+        inside = [found for node in ast.walk(call) if isinstance(node, (ast.Name, ast.Attribute)) and (found := flow.key(node)) is not None] if call is not None else []
+        if any(key in (found, flow.origin(found)) for found in inside) or (call is not None and _is_given(flow, call)):
             return True
     return any(flow.program.family(call) != "module" for call in made)
+
+
+def _is_given(flow: Flow, call: ast.Call) -> bool:
+    """Whether a call gives the network that a function is given, and may be any (`net.to(device)`, `torch.compile(net)`)."""
+    taken = [call.func.value if isinstance(call.func, ast.Attribute) else None, *call.args[:1]]
+    keys = [flow.origin(flow.key(one)) for one in taken if one is not None and flow.program.family(one) in (None, "module")]
+    given = any(one.how == "parameter" for key in keys if key is not None for one in flow.bound.get(key, []))
+    called = flow.program.called(call)
+    return given and (not called.rpartition(".")[2][:1].isupper() or ".parallel." in called)
 
 
 @RULES.add("gradients-of-another-loss", "each of its steps also follows the gradients that the other network's loss left in it", "call zero_grad of its optimizer right before its own backward")

@@ -4,9 +4,10 @@ and time of recurrent layers. Pure."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import meant_by
+from probe.diagnose.code.finders.axes.time_and_batch import batch_for_time
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.model.shapes import Shapes
@@ -17,11 +18,9 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
-    is_false,
     is_method,
     is_name,
     is_negative,
-    is_read,
     is_string,
     is_true,
     last_word,
@@ -256,145 +255,10 @@ def _is_padding(node: ast.AST) -> bool:
     return is_binary(node, ast.Mult) and isinstance(node.left, ast.List) and says(node.left, "pad")
 
 
-@RULES.add(
+RULES.add(
     "batch-for-time", "the model judges a sequence by another sample, or by a part of what was read",
     "index the axis of the positions, and take both halves where they have read everything",
-)
-def _recurrent(program: Program) -> Iterator[Remark]:
-    flow = flow_of(program)
-    for call in program.calls():
-        made = flow.maker(call)
-        name = program.called(made)
-        if made is None or any(one.arg is None for one in made.keywords):
-            continue
-        node = program.parent.get(call)
-        plain = isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1
-        if name in _RECURRENT and isinstance(node, ast.Assign) and plain:
-            yield from _of_recurrent(program, flow, node, made)
-        elif name in _SEQUENCE:
-            layer = flow.value(made.args[0]) if made.args and not name.endswith("Layer") else made
-            if isinstance(layer, ast.Call) and program.called(layer).startswith("torch.nn.Transformer"):
-                uses: Iterable[ast.expr] = [call]
-                if isinstance(node, ast.Assign) and plain:
-                    uses = _uses(program, flow, node, node.targets[0])
-                yield from _batch_axis(program, flow, uses, layer, "a TransformerEncoder")
-
-
-def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call) -> Iterator[Remark]:
-    target = node.targets[0]
-    if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
-        return
-    kind = program.called(made).removeprefix("torch.nn.")
-    both = _flag(flow, made, "bidirectional")
-    batch_first = _flag(flow, made, "batch_first")
-    if both is None or batch_first is None:
-        return
-    yield from _batch_axis(program, flow, _uses(program, flow, node, target.elts[0]), made, f"the {kind}")
-    outputs, hidden = target.elts
-    if isinstance(hidden, ast.Tuple) and hidden.elts:
-        hidden = hidden.elts[0]
-    if both:
-        for use in _uses(program, flow, node, outputs):
-            around = program.parent.get(use)
-            if isinstance(around, ast.Subscript) and _taken(around, int(batch_first)) and not _cut(around):
-                said = (
-                    f"{text_of(around)} takes the last position of a bidirectional {kind}: its "
-                    "backward half has read one element there"
-                )
-                yield Remark(around, said)
-        around_uses = [program.parent.get(use) for use in _uses(program, flow, node, hidden)]
-        uses = [one for one in around_uses if isinstance(one, ast.Subscript)]
-        last = [one for one in uses if _taken(one, 0)]
-        if last and len(uses) == len(last):
-            yield Remark(
-                last[0], f"{text_of(last[0])} is the backward half of the bidirectional {kind} alone"
-            )
-    layers = flow.number(argument(made, "num_layers", 2) or ast.Constant(1))
-    if layers is not None and layers * (2 if both else 1) > 1:
-        for state in _whole_uses(program, flow, node, hidden):
-            call = program.parent.get(program.parent.get(state, state), state)
-            if is_method(call, "view", "reshape") and call.func.value is state and len(call.args) == 2:
-                said = (
-                    f"{short(call)} cuts the {kind}'s state (layers, batch, width) into rows that "
-                    "mix the samples of a batch"
-                )
-                yield Remark(call, said)
-
-
-def _whole_uses(program: Program, flow: Flow, node: ast.Assign, target: ast.AST) -> Iterator[ast.expr]:
-    """Where a recurrent layer's state is read, whole or some of its layers: `state`, `state[-2:]`."""
-    for use in _uses(program, flow, node, target):
-        part = program.parent.get(use)
-        if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice):
-            yield use
-            continue
-        yield part  # some of its layers
-        kept = program.parent.get(part)
-        if isinstance(kept, ast.Assign) and kept.value is part and len(kept.targets) == 1:
-            yield from _uses(program, flow, kept, kept.targets[0])
-
-
-def _flag(flow: Flow, made: ast.Call, name: str) -> bool | None:
-    """A flag of a layer, also as the default of a parameter that no call gives; None where it is computed."""
-    value: ast.AST | None = argument(made, name)
-    if isinstance(value, ast.Name):
-        value = flow.value(value) if flow.passed(value) else flow.default(value) or value
-    return True if is_true(value) else False if value is None or is_false(value) else None
-
-
-def _uses(program: Program, flow: Flow, node: ast.Assign, target: ast.AST) -> Iterator[ast.Name]:
-    """Where a variable is read that an assignment gave its value."""
-    scope = program.scope(node)
-    if isinstance(target, ast.Name) and not isinstance(scope, ast.ClassDef):
-        for one in own_nodes(scope):
-            if is_read(one, target.id):
-                given = flow.given(one)
-                if given is not None and given.node is node:
-                    yield one
-
-
-def _batch_axis(
-    program: Program, flow: Flow, uses: Iterable[ast.expr], made: ast.Call, what: str
-) -> Iterator[Remark]:
-    """Remarks on the output of a sequence layer of which one sample is taken (or a mean over the batch)."""
-    batch_first = _flag(flow, made, "batch_first")
-    if batch_first is None:
-        return
-    batch, first = (0, "with") if batch_first else (1, "without")
-    for use in uses:
-        around = program.parent.get(use)
-        if isinstance(around, ast.Subscript) and around.value is use and _taken(around, batch):
-            yield Remark(
-                around,
-                f"{text_of(around)} takes the last sample of the batch and not the last position: "
-                f"{what} is made {first} batch_first=True",
-            )
-        call = program.parent.get(around) if around is not None else None
-        mean = is_method(call, "mean") and call.func is around
-        if mean and isinstance(call, ast.Call) and flow.number(argument(call, "dim", 0)) == batch:
-            yield Remark(
-                call,
-                f"{text_of(call)} averages over the batch and not over the positions: {what} is made "
-                f"{first} batch_first=True",
-            )
-
-
-def _taken(node: ast.Subscript, axis: int) -> bool:
-    """Whether an index takes the last element of an axis, and all of those before it."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    if len(parts) <= axis or any(not _all(one) for one in parts[:axis]):
-        return False
-    return text_of(parts[axis]) == "-1"
-
-
-def _all(node: ast.AST) -> bool:
-    return isinstance(node, ast.Slice) and node.lower is None and node.upper is None and node.step is None
-
-
-def _cut(node: ast.Subscript) -> bool:
-    """Whether an index takes a part of the features too, or the result is cut afterwards."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return len(parts) > 2 and not _all(parts[2])
+)(batch_for_time)
 
 
 @RULES.add(

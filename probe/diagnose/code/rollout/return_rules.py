@@ -309,7 +309,15 @@ def _ends_told(program: Program) -> Iterator[tuple[ast.AST, ast.expr]]:
             yield node, node.value
     for given in program.everywhere(ast.Return):
         if getattr(program.frame(given), "name", "") == "step" and isinstance(given.value, ast.Tuple):
-            yield from ((one, one) for one in given.value.elts[2:3] if isinstance(one, ast.Compare | ast.BoolOp | ast.BinOp))
+            others = [one for place, one in enumerate(given.value.elts) if place != 2 and _is_condition(program, one)]
+            yield from ((one, one) for one in given.value.elts[2:3] if isinstance(one, ast.Compare | ast.BoolOp | ast.BinOp) and not others)
+
+
+def _is_condition(program: Program, node: ast.AST) -> bool:
+    """Whether what a step gives back is true or false, by itself or by what its name was set to."""
+    told = _set_before(program, node) if isinstance(node, ast.Name) else node
+    either = isinstance(told, ast.UnaryOp) and isinstance(told.op, (ast.Not, ast.Invert))
+    return either or isinstance(told, (ast.Compare, ast.BoolOp)) or (isinstance(told, ast.Constant) and isinstance(told.value, bool)) or is_call(told, "bool")
 
 
 def _set_before(program: Program, name: ast.Name) -> ast.expr | None:

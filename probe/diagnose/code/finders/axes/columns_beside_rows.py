@@ -66,9 +66,38 @@ def _compared(program: Program) -> Iterator[tuple[Remark, Value]]:
             continue
         layer = _column_of_layer(column)
         known = is_column(column) and (is_row(row) or _has_squeezed(row)) and not _broadcast(value, column)
+        if _is_kernel(computation, value) or (_is_grid(column) and _is_given(row)) or (_is_grid(row) and _is_given(column)):
+            continue  # all pairs are meant
         if (known or (layer is not None and (_is_row_beside(layer, row) or _is_laid(row)))) and not any(comes_from(part, one) for one in met for part in value.args):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} compares the column {short(column.node)} (line {column.line}) with {_told(row)} (line {row.line}): each of one with each of the other"), row
+
+
+def _is_kernel(computation: Computation, value: Value) -> bool:
+    """Whether distances become weights, exp(-d ** 2 / h): of each sample at each place."""
+    waiting, depth = [value], 12
+    while waiting and depth:
+        depth -= 1
+        for user in computation.users(waiting.pop()):
+            if user.op == "exp":
+                return True
+            if user.op in ("pow", "square", "abs", "neg", "clamp") or (user.op in ("mul", "div") and any(rank(one) == 0 or number(one) is not None for one in user.args)):
+                waiting.append(user)
+    return False
+
+
+_PLACES = ("arange", "linspace", "logspace")
+
+
+def _is_grid(value: Value) -> bool:
+    """Whether a value is made of counted places alone: coordinates, bins, steps of time."""
+    inner = list(origins(value, stop=_PLACES))
+    return any(one.op in _PLACES for one in inner) and all(one.op in _PLACES or one.args or isinstance(one, Many) or one.op == "@constant" for one in inner) and _is_given(value)
+
+
+def _is_given(value: Value) -> bool:
+    """Whether a value is neither predicted nor learned."""
+    return not any(one.op in ("run", "matmul", "Parameter") or "." in one.op or "requires_grad" in one.named or one.op == "requires_grad_" for one in origins(value, stop=_PLACES))
 
 
 def _is_laid(value: Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,8 @@ _ORDERS = ("permutation", "randperm")
 _RANDOM = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix")
 _DRAWN = ("rand", "randint", "random", "uniform", "bernoulli", "choice", "randrange", "integers", "randn", "normal")
 _SUMMARIES = ("mean", "std", "var", "sum", "len", "shape", "size", "max", "min", "median")
+TRAIN = re.compile(r"(^|_)(train|training|trn|tr)(_|$)|^train", re.I)
+HELD = re.compile(r"(^|_)(val|valid|validation|dev|test|heldout|holdout|eval)(_|$)|^(val|test|dev|eval)(set|data|loader|_?x|_?items)?$", re.I)
 _JUDGED = ("argmax", "cross_entropy", "topk", "binary_cross_entropy_with_logits", "accuracy")
 _LOSSES = (
     "cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits", "nll_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
@@ -62,6 +65,13 @@ def _rows_of(values: Iterable[Value], gone_over: Iterable[Value]) -> set[int]:
     return seen
 
 
+def is_called_held_out(computation: Computation, value: Value) -> bool:
+    """Whether the program gives rows the name of a held-out part."""
+    names = [target.id for target, given in computation.stored.items() if any(one is value for one in given)]
+    names += [user.data for user in computation.users(value) if user.op == "set_attribute" and isinstance(user.data, str)]
+    return any(HELD.search(name) and not TRAIN.search(name) for name in names)
+
+
 # Rows of both parts ---------------------------------------------------------------
 
 
@@ -88,7 +98,8 @@ def _trained_on_the_whole(program: Program) -> Iterator[Remark]:
 
 @FINDERS.add("held-out-rows-trained-on")
 def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
-    """Two parts of the same rows, one trained on and one evaluated, overlap."""
+    """Two parts of the same rows, one trained on and one evaluated, overlap. Rows of the training part alone may be
+    evaluated on purpose (its own score, a bank of neighbours, the past of a series), unless they are called held out."""
     computation = computation_of(program)
     parts = [one for one in computation.of("part") if one.args[1].op in ("slice", "le", "ge")]
     # What one function takes for both parts is a table that it looks things up in.
@@ -96,7 +107,9 @@ def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
     roles = Roles(computation) if pairs else None
     for pair in pairs:
         for train, held in (pair, pair[::-1]):
-            if roles is not None and id(train) in roles.trained and id(held) in roles.held and id(train) not in roles.held and id(held) not in roles.trained:
+            if roles is None or id(train) not in roles.trained or id(held) not in roles.held or id(train) in roles.held or id(held) in roles.trained:
+                continue
+            if is_called_held_out(computation, held) or not (_within(held.args[1], train.args[1]) or _begins_earlier(held.args[1], train.args[1]) or _is_axis(held.args[0])):
                 yield Remark(held.node, f"{short(held.node)} and {short(train.node)} (line {train.line}) share rows: what is evaluated was trained on")
 
 
@@ -147,6 +160,24 @@ def _overlap(one: Value, other: Value) -> bool:
         if from_start and to_end and rest.op == "sub" and rest.args[1] is low and bare(rest.args[0]).op == "len" and (_share(low) or 1) < 0.5:
             return True
     return False
+
+
+def _within(one: Value, other: Value) -> bool:
+    """Whether a choice of rows has none but those of another one."""
+    inner, outer = (_known(each) if each.op == "slice" else None for each in (one, other))
+    return inner is not None and outer is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _begins_earlier(later: Value, first: Value) -> bool:
+    """Whether rows begin some before the end of those before them, as windows with a past do: `x[cut - window:]`."""
+    node = getattr(later.node, "slice", None)
+    low = node.lower if isinstance(node, ast.Slice) else None
+    return first.op == "slice" and isinstance(low, ast.BinOp) and isinstance(low.op, ast.Sub) and isinstance(low.right, (ast.Name, ast.Attribute))
+
+
+def _is_axis(rows: Value) -> bool:
+    """Whether a value is a line of points and no data: `torch.linspace(0, 4, 40)`."""
+    return bare(rows).op in ("linspace", "logspace", "geomspace")
 
 
 def _known(rows: Value) -> tuple[float, float] | None:

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Value, bare, is_none, origins
-from probe.diagnose.code.finders.data.held_out import Roles
+from probe.diagnose.code.finders.data.held_out import HELD, TRAIN, Roles, is_called_held_out
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import Function, last_word, short, text_of
 
 FINDERS = Finders()
 _ORDERS = ("permutation", "randperm")
-_TRAIN = re.compile(r"(^|_)(train|training|trn|tr)(_|$)|^train", re.I)
-_HELD = re.compile(r"(^|_)(val|valid|validation|dev|test|heldout|holdout|eval)(_|$)|^(val|test|dev|eval)(set|data|loader|_?x|_?items)?$", re.I)
 _SEEDS = ("Random", "manual_seed", "default_rng", "RandomState", "seed", "seed_everything", "set_seed", "PRNGKey", "SeedSequence", "Generator")
 _SIZES = re.compile(r"^(n|num|size|count|length|len|samples|rows|total|amount)$|^(n|num)_|_(n|num|size|count|length|samples|rows)$|^n[A-Z]?[a-z]*$", re.I)
 _CHANGES = re.compile(r"aug|transform|shuffle|jitter|flip|device|dtype|batch", re.I)
@@ -34,7 +32,7 @@ def _rows_of_the_whole(program: Program) -> Iterator[Remark]:
     cuts = [one for one in computation.of("part") if len(one.args) == 2 and one.args[1].op == "slice" and not one.where.loops and not is_none(one.args[1].args[0] if is_none(one.args[1].args[1]) else one.args[1].args[1])]
     roles = Roles(computation) if cuts else None
     for cut in cuts:
-        if not any(_HELD.search(name) and not _TRAIN.search(name) for name in _names(computation, cut)):
+        if not is_called_held_out(computation, cut):
             continue
         if roles is None or id(cut) not in roles.held or id(cut) in roles.trained or any(id(one) in roles.in_losses for one in computation.users(cut)):
             continue
@@ -43,12 +41,6 @@ def _rows_of_the_whole(program: Program) -> Iterator[Remark]:
         if whole is not None and _has_rows(rows):
             yield Remark(cut.node, f"{short(cut.node)} is evaluated, and {short(whole.node)} (line {whole.line}) trains on all rows of {short(cut.args[0].node)}: what is evaluated was trained on")
             return
-
-
-def _names(computation: Computation, value: Value) -> Iterator[str]:
-    """What the program calls a value."""
-    yield from (target.id for target, given in computation.stored.items() if any(one is value for one in given))
-    yield from (user.data for user in computation.users(value) if user.op == "set_attribute" and isinstance(user.data, str))
 
 
 def _has_rows(rows: Value) -> bool:
@@ -84,16 +76,16 @@ def _counts(value: Value, rows: Value) -> bool:
 def _called_held_out(program: Program) -> Iterator[Remark]:
     """A score is called that of held-out data, and is computed of the training part alone."""
     names = {one.id for one in program.everywhere(ast.Name)}
-    if not any(_HELD.search(one) for one in names):
+    if not any(HELD.search(one) for one in names):
         return
     for node in program.everywhere(ast.Assign):
         call, targets = node.value, [one for target in node.targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
-        if not isinstance(call, ast.Call) or program.local_function(call) is None or not all(isinstance(one, ast.Name) and _HELD.search(one.id) and not _TRAIN.search(one.id) for one in targets):
+        if not isinstance(call, ast.Call) or program.local_function(call) is None or not all(isinstance(one, ast.Name) and HELD.search(one.id) and not TRAIN.search(one.id) for one in targets):
             continue
         given = [one for one in (*call.args, *(word.value for word in call.keywords)) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript))]
         words = [last_word(one.value if isinstance(one, ast.Subscript) else one) for one in given]
-        trained = [one for one, word in zip(given, words, strict=True) if _TRAIN.search(word) and not _HELD.search(word)]
-        told = [word for one in (*call.args, *(word.value for word in call.keywords), call.func) for part in ast.walk(one) for word in [last_word(part) if isinstance(part, (ast.Name, ast.Attribute)) else str(part.value) if isinstance(part, ast.Constant) else ""] if _HELD.search(word)]
+        trained = [one for one, word in zip(given, words, strict=True) if TRAIN.search(word) and not HELD.search(word)]
+        told = [word for one in (*call.args, *(word.value for word in call.keywords), call.func) for part in ast.walk(one) for word in [last_word(part) if isinstance(part, (ast.Name, ast.Attribute)) else str(part.value) if isinstance(part, ast.Constant) else ""] if HELD.search(word)]
         said = [word for word in told if word != last_word(call.func)]
         if len(trained) == 1 and not said and program.loops(node) and not _is_changed(program, node, targets):
             yield Remark(call, f"{text_of(targets[0])} is what {short(call)} gives, and that is computed of {short(trained[0])}: the score of the training stands for that of held-out data")
@@ -130,11 +122,11 @@ def _same_seeds(program: Program) -> Iterator[Remark]:
 
 
 def _role(name: str) -> str | None:
-    held = _HELD.search(name)
+    held = HELD.search(name)
     if held is None:
-        return "train" if _TRAIN.search(name) else None
+        return "train" if TRAIN.search(name) else None
     word = (held.group(2) or held.group(4) or "").lower()
-    return None if _TRAIN.search(name) else "test" if word == "test" else "held"
+    return None if TRAIN.search(name) else "test" if word == "test" else "held"
 
 
 def _name_of(program: Program, call: ast.Call) -> str | None:

@@ -18,13 +18,16 @@ FINDERS = Finders()
 
 class _Wish(NamedTuple):
     """What a term of a loss wants of a judge: that its answer falls (1) or rises (-1), or a label of unknown value;
-    the networks that the gradient of the term reaches, and those that it is cut off from."""
+    the networks that the gradient of the term reaches, and those that it is cut off from; whether the term is
+    the square of the answer alone."""
 
     judge: int
     wanted: int | Value
     through: set[int]
     cut: set[int]
     term: Value
+    answer: Value
+    square: bool
 
 
 @FINDERS.add("adversaries-agree")
@@ -41,9 +44,11 @@ def _adversaries_agree(program: Program) -> Iterator[Remark]:
 
 
 def wishes_of(loss: Value) -> Iterator[_Wish]:
-    """What the terms of a loss want of judges."""
-    for term, sign in _terms(loss):
-        if (wish := _wish(term, sign)) is not None:
+    """What the terms of a loss want of judges. The square of an answer that another term has a wish for keeps it small,
+    and is no wish of its own."""
+    found = [wish for term, sign in _terms(loss) if (wish := _wish(term, sign)) is not None]
+    for wish in found:
+        if not wish.square or not any(not one.square and same(one.answer, wish.answer) for one in found):
             yield wish
 
 
@@ -71,6 +76,7 @@ def _wish(term: Value, sign: int) -> _Wish | None:
     """What a term wants of the network whose answer it is made of."""
     answer, wanted = term, sign
     label: Value | None = None
+    plain = False
     if term.op in ("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss") and len(term.args) > 1:
         answer, label = term.args[0], bare(term.args[1])
     elif (square := squared(term)) is not None:  # (answer - label) ** 2
@@ -78,6 +84,7 @@ def _wish(term: Value, sign: int) -> _Wish | None:
         answers, labels = [one for one, _ in found if number(one) is None], [number(one) for one, _ in found if number(one) is not None]
         if len(answers) != 1 or len(labels) > 1 or sign < 0:
             return None
+        plain = not labels
         answer, wanted = answers[0], -1 if labels and abs(labels[0] or 0) > 0.5 else 1
     elif (inner := rectified(term)) is not None:
         found = [(one, by) for one, by in addends(inner, sign) if number(one) is None]
@@ -93,7 +100,7 @@ def _wish(term: Value, sign: int) -> _Wish | None:
     reached = [one for one in origins(answer, stop=("detach", "item")) if one.op == "run" and not one.where.no_grad]
     through = {id(one.args[0]) for one in reached}
     every = {id(one.args[0]) for one in origins(answer) if one.op == "run"}
-    return _Wish(id(answer.args[0]), known, through, every - through, term)
+    return _Wish(id(answer.args[0]), known, through, every - through, term, answer, plain)
 
 
 def _label(value: Value) -> int | Value | None:

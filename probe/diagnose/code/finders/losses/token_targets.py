@@ -265,7 +265,7 @@ def _finds_itself(program: Program) -> Iterator[Remark]:
         scores = bare(best.args[0], "div", "mul", "neg") if best.args else best
         if not best.where.no_grad and not _is_judged(computation, best):
             continue
-        if not _is_of_itself(scores) or not _chooses_labels(computation, best):
+        if not _is_of_itself(scores) or not _chooses_labels(computation, best, {id(one) for one in origins(scores)}):
             continue
         yield Remark(best.node, f"{short(best.node)} looks for the nearest among all samples, the asking one too (line {scores.line}): each finds itself first")
         return
@@ -284,8 +284,9 @@ def _is_of_itself(scores: Value) -> bool:
     return scores.op == "cdist" and len(scores.args) > 1 and bare(scores.args[0]) is bare(scores.args[1])
 
 
-def _chooses_labels(computation: Computation, best: Value) -> bool:
-    """Whether labels are looked up at the places found, of which none is left out."""
+def _chooses_labels(computation: Computation, best: Value, samples: set[int]) -> bool:
+    """Whether labels are looked up at the places found, of which none is left out; not the `samples` themselves, which may be
+    averaged with their neighbours."""
     waiting, seen, found = [best], {id(best)}, False
     while waiting and len(seen) < 60:
         at = waiting.pop()
@@ -299,7 +300,7 @@ def _chooses_labels(computation: Computation, best: Value) -> bool:
                     return False
                 waiting.append(user)
             elif user.op == "part" and len(user.args) == 2:
-                found = True
+                found = found or (id(user.args[0]) not in samples and user.args[0].op != "run")
             elif user.op in ("indices", "tuple", "ne"):
                 if user.op == "ne":
                     return False

@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, altern
 from probe.diagnose.code.finders.losses.bootstraps import Backup, backups
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import is_attribute, short
+from probe.diagnose.code.syntax import is_attribute, number_in, short
 from probe.diagnose.code.traits.arithmetic import complement_of
 
 FINDERS = Finders()
@@ -69,11 +69,21 @@ def _limits(computation: Computation) -> Iterator[Value]:
 
 def _is_clock(program: Program, of: ast.ClassDef, step: ast.AST, name: str) -> bool:
     """Whether an attribute counts all steps, and is read only to be compared or counted on."""
-    counted = [one for one in getattr(step, "body", ()) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and is_attribute(one.target, name)]
-    by_one = any(isinstance(one.value, ast.Constant) and one.value.value == 1 for one in counted)
-    set_in_step = any(isinstance(one, ast.Assign) and any(is_attribute(target, name) for target in one.targets) for one in ast.walk(step))
+    counted = [one for one in getattr(step, "body", ()) if _counts_on(one, name)]
+    set_in_step = any(isinstance(one, ast.Assign) and one not in counted and any(is_attribute(target, name) for target in one.targets) for one in ast.walk(step))
     reads = [one for one in ast.walk(of) if is_attribute(one, name) and isinstance(one.ctx, ast.Load)]
-    return by_one and not set_in_step and all(_only_compared(program, one) for one in reads)
+    own = {id(part) for one in counted for part in ast.walk(one)}
+    return bool(counted) and not set_in_step and all(id(one) in own or _only_compared(program, one) for one in reads)
+
+
+def _counts_on(node: ast.AST, name: str) -> bool:
+    """Whether a statement adds 1 to an attribute: `self.t += 1`, `self.t = self.t + 1`."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Add) and is_attribute(node.target, name) and number_in(node.value) == 1
+    added = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 and is_attribute(node.targets[0], name) else None
+    if not isinstance(added, ast.BinOp) or not isinstance(added.op, ast.Add):
+        return False
+    return any(is_attribute(one, name) and number_in(other) == 1 for one, other in ((added.left, added.right), (added.right, added.left)))
 
 
 def _only_compared(program: Program, node: ast.AST) -> bool:

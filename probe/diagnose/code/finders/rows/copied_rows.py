@@ -169,10 +169,10 @@ def _adds_drawn_again(rows: Value) -> bool:
 
 def _drawn_from(value: Value) -> Value | None:
     """What a value is drawn from with replacement."""
-    if value.op == "choice" and len(value.args) > 1:
-        pool = value.args[1] if value.args[0].op.endswith(("default_rng", "RandomState")) else value.args[0]
-        again = value.named.get("replace") or (value.args[3] if len(value.args) > 3 and value.args[1] is pool else value.args[2] if len(value.args) > 2 and value.args[0] is pool else None)
-        return pool if again is None or constant(again) is not False else None
+    if value.op == "choice" and value.args:
+        given = value.args[1:] if value.args[0].op.endswith(("default_rng", "RandomState")) else value.args
+        again = value.named.get("replace") or (given[2] if len(given) > 2 else None)
+        return given[0] if given and (again is None or constant(again) is not False) else None
     if value.op == "part" and len(value.args) == 2 and bare(value.args[1]).op in ("randint", "integers"):
         return value.args[0]
     return None

@@ -23,6 +23,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.numberings import contents
+from probe.diagnose.code.traits.uses import made_from
 
 FINDERS = Finders()
 _BY_POSITION = ("torch.nn.Linear", "torch.nn.LayerNorm", "torch.nn.RMSNorm", "torch.nn.Dropout")
@@ -30,6 +31,8 @@ _EACH = frozenset({"dropout", "layer_norm", "relu", "gelu", "tanh", "mul", "div"
 _ENCODERS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _DECODERS = {"torch.nn.TransformerDecoder": (2, 7), "torch.nn.TransformerDecoderLayer": (2, 7)}
 """Decoders, the place of the memory among their arguments, and that of the mask of its padding."""
+_ALONG = frozenset({"add", "run", "dropout", "layer_norm", "relu", "gelu", "mul"})
+_TURNS = ("permute", "transpose", "t", "T", "movedim", "swapaxes", "stack", "view", "reshape", "einsum")
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 
 
@@ -171,6 +174,28 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
                 assert shown is not None
                 yield Remark(value.node, f"{short(value.args[0].node)} is made without batch_first=True and takes (positions, batch, width), and {short(shown.node)} (line {shown.line}) has the batch in front")
                 return
+
+
+@FINDERS.add("attention-over-the-batch")
+def _taken_along_axis_1(program: Program) -> Iterator[Remark]:
+    """An attention without batch_first, of what is computed from whose output the first or last entry along axis 1 is taken, and
+    no axis is turned before."""
+    computation = computation_of(program)
+    for value in computation.of("run"):
+        layer = value.args[0]
+        if layer.op not in ("torch.nn.MultiheadAttention", _ENCODERS[1]) or len(value.args) < 2 or _batch_first(layer) is not False or any(_is_turned(one) for one in origins(value.args[1])):
+            continue
+        given = [one for one in computation.users(value) if one.op == "part" and constant(one.args[1]) == 0] if layer.op != _ENCODERS[1] else [value]
+        for one in (user for start in given for user in (start, *made_from(computation, start, _ALONG, 60))):
+            index = one.args[1] if one.op == "part" and len(one.args) == 2 else None
+            if isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args)) and number(index.parts[1]) in (0, -1):
+                yield Remark(layer.node, f"{short(layer.node)} is made without batch_first=True and takes (positions, batch, width), and {short(one.node)} (line {one.line}) has the batch in front")
+                return
+
+
+def _is_turned(value: Value) -> bool:
+    """Whether a model may bring the positions to the front."""
+    return value.op in _TURNS and any(getattr(one, "name", "") == "forward" for one in value.where.functions)
 
 
 def _columns(value: Value) -> Value | None:

@@ -145,22 +145,6 @@ def _after_packing(program: Program) -> Iterator[Remark]:
 
 
 @FINDERS.add("batch-for-time")
-def _batch_for_time(program: Program) -> Iterator[Remark]:
-    """The last entry along axis 1 is taken of the output of a layer whose axis 1 is the batch."""
-    for value in computation_of(program).of("part", "select"):
-        found = _last_of(value)
-        if found is None or found[1] != 1:
-            continue
-        out = bare(found[0], "dropout", "layer_norm", shapes=False)
-        run = out.args[0] if out.op == "part" and constant(out.args[1]) == 0 else None
-        if run is None or not _is_run(run) or "packed" in run.args[1].op or run.args[1].op.endswith("pack_sequence"):
-            continue
-        layer = run.args[0]
-        if "**" not in layer.named and _batch_first(layer.argument("batch_first", 4)) is False:
-            yield Remark(value.node, f"{short(value.node)} takes the last along axis 1, which is the batch: {short(layer.node)} is made without batch_first=True")
-
-
-@FINDERS.add("batch-for-time")
 def _loader_gives_batches(program: Program) -> Iterator[Remark]:
     """What a loader has stacked, batch first, is read by a recurrent layer that takes the time first."""
     for run in computation_of(program).of("run"):

@@ -107,12 +107,12 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
 
 @FINDERS.add("never-stepped")
 def _optimizer_never_stepped(program: Program) -> Iterator[Remark]:
-    """Of several optimizers one is made, and is read at most, while another one steps in a loop."""
+    """Of several optimizers one is made (not as the base of an own one), and is read at most, while another one steps in a loop."""
     computation = computation_of(program)
     stepped = [held for one in computation.of("step") if (held := optimizer_of(one)) is not None and one.where.loops]
     nodes = {held.node for held in stepped}  # another object of the same class may be one that is not trained
     for made in computation.values if stepped else ():
-        if not is_optimizer(made) or made.node in nodes or made.where.maybe or made.where.loops or not any(runs(one) == runs(made) for one in stepped):
+        if not is_optimizer(made) or mentions(made.node, "__init__") or made.node in nodes or made.where.maybe or made.where.loops or not any(runs(one) == runs(made) for one in stepped):
             continue
         if computation.users(made) and all(_only_reads(one, computation) for one in computation.users(made)):
             yield Remark(made.node, f"{short(made.node)} is made and never stepped: no parameter of it ever changes")

@@ -164,6 +164,24 @@ def _always_drops(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} drops at random (line {masks[0].line}) and does not ask whether the model is training")
 
 
+@FINDERS.add("dropout-always-on")
+def _drops_in_a_function(program: Program) -> Iterator[Remark]:
+    """A function that a model calls drops at random, and is not told whether the model is training."""
+    computation = computation_of(program)
+    asks = {function for value in computation.of("training") for function in value.where.functions}
+    seen: set[ast.AST] = set()
+    for value in computation.of("dropout", "scaled_dot_product_attention"):
+        node, inside = value.node, [one for one in value.where.functions if isinstance(one, Function) and _of_module(program, one)]
+        if not isinstance(node, ast.Call) or not program.called(node).startswith("torch.nn.functional.") or program.class_of(node) is not None or node in seen:
+            continue
+        attends = value.op != "dropout"
+        told = value.argument("training", 2) is not None or any(one.arg is None for one in node.keywords) or number(value.argument("p", 1)) == 0
+        told = not number(value.argument("dropout_p", 4)) if attends else told
+        if inside and inside[-1].name == "forward" and not told and not asks & {*value.where.functions} and not value.where.maybe:
+            seen.add(node)
+            yield Remark(node, f"{short(node)} {'drops' if attends else 'has no training=: it drops'} in evaluation too")
+
+
 def _mentions_rate_only_here(by: Value) -> bool:
     """Whether what is divided by is no share that is kept: 1 - p, or a number below 1."""
     share = number(by)

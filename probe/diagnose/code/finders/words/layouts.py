@@ -27,13 +27,13 @@ from probe.diagnose.code.traits.sides import draws_of
 
 FINDERS = Finders()
 _LOSSES = ("cross_entropy", "nll_loss")
-_RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5}
+RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5}
 _ATTENDING = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder", "torch.nn.TransformerDecoderLayer", "torch.nn.Transformer", "torch.nn.MultiheadAttention")
 _EACH = ("add", "mul", "div", "dropout", "layer_norm", "to", "float", "contiguous", "relu", "gelu")
 _LAYERS = ("torch.nn.Dropout", "torch.nn.LayerNorm", "torch.nn.Linear", "torch.nn.ReLU", "torch.nn.GELU")
 
 
-def _batch_first(layer: Value) -> bool | None:
+def batch_first(layer: Value) -> bool | None:
     """Whether a layer takes the batch in front; None where that is unknown."""
     while layer.op in ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder", "element", "to") and layer.args:
         layer = layer.args[0]
@@ -41,8 +41,8 @@ def _batch_first(layer: Value) -> bool | None:
         return None
     given = layer.named.get("batch_first")
     if given is None:
-        place = _RECURRENT.get(layer.op)
-        return False if layer.op in (*_RECURRENT, *_ATTENDING) and (place is None or len(layer.args) <= place) and len(layer.args) < 8 else None
+        place = RECURRENT.get(layer.op)
+        return False if layer.op in (*RECURRENT, *_ATTENDING) and (place is None or len(layer.args) <= place) and len(layer.args) < 8 else None
     found = constant(given)
     return found if isinstance(found, bool) else None
 
@@ -71,7 +71,7 @@ def _attention_over_the_batch(program: Program) -> Iterator[Remark]:
 @FINDERS.add("batch-for-time")
 def _read_over_the_batch(program: Program) -> Iterator[Remark]:
     """The next words are cut off along axis 1, and a recurrent layer without batch_first goes along axis 0."""
-    yield from _over_the_batch(program, tuple(_RECURRENT))
+    yield from _over_the_batch(program, tuple(RECURRENT))
 
 
 def _over_the_batch(program: Program, kinds: tuple[str, ...]) -> Iterator[Remark]:
@@ -79,7 +79,7 @@ def _over_the_batch(program: Program, kinds: tuple[str, ...]) -> Iterator[Remark
         found = [read for read, places in ahead_of(loss.args[0], loss.args[1]) if places == 1] if len(loss.args) > 1 else []
         cut = _cut_along_1(loss.args[1]) if found else None
         for run in origins(loss.args[0]) if cut is not None else ():
-            if run.op != "run" or run.args[0].op not in kinds or len(run.args) < 2 or _batch_first(run.args[0]) is not False:
+            if run.op != "run" or run.args[0].op not in kinds or len(run.args) < 2 or batch_first(run.args[0]) is not False:
                 continue
             read = next((one for arg in run.args[1:3] for one in found if _read_by(arg, one)), None)
             if read is not None and cut is not None and _cut_along_1(read.args[1], read=True) is not None:
