@@ -20,6 +20,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_string,
+    last_word,
     number_in,
     own_nodes,
     pairs_of,
@@ -42,6 +43,27 @@ def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
         if isinstance(around, Function):
             return None
     return None
+
+
+def only_told(program: Program, node: ast.AST, depth: int = 3) -> bool:
+    """Whether a value is only printed, logged or put into a report, also under a name."""
+    statement = next((one for one in program.parents(node) if isinstance(one, ast.stmt)), None)
+    if any(isinstance(one, ast.JoinedStr) or (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) and is_string(one.left)) for one in program.parents(node)):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return last_word(statement.value.func) in _TELLS
+    if not isinstance(statement, ast.Assign):
+        return False
+    name, scope = statement.targets[0], program.scope(statement)
+    if not isinstance(name, ast.Name) or depth == 0:
+        return False
+    reads = [one for one in ast.walk(scope) if is_name(one, name.id) and isinstance(one.ctx, ast.Load) and one.lineno > statement.lineno]
+    changed = any(isinstance(one, ast.AugAssign) and is_name(one.target, name.id) for one in ast.walk(scope))
+    return bool(reads) and not changed and all(only_told(program, one, depth - 1) for one in reads)
+
+
+_TELLS = ("print", "info", "debug", "warning", "log", "write", "echo", "pprint", "secho", "rule", "add_scalar", "add_text", "critical", "error")
+"""Functions that show or note what they are given."""
 
 
 def _scores(program: Program) -> Iterator[tuple[ast.If, ast.Compare, ast.expr, ast.expr, bool]]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.average_rules import past_of_lists
-from probe.diagnose.code.loop.best_rules import comparison_above
-from probe.diagnose.code.loop.step_calls import calls_in, goes_over, is_optimizer, is_torch_optimizer, only_told
+from probe.diagnose.code.loop.best_rules import comparison_above, only_told
+from probe.diagnose.code.loop.step_calls import calls_in, goes_over, is_optimizer, is_torch_optimizer
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (

@@ -277,3 +277,27 @@ def _sizes(value: Value, start: int) -> list[Value] | None:
     if not given or any(one.op in ("star", "shape", "size", "either", "@input") for one in given):
         return list(given) if given and all(one.op != "star" for one in given) and len(given) > 1 else None
     return list(given)
+
+
+# Which axis is the batch ----------------------------------------------------------------
+
+RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
+_BATCH_FIRST = {
+    "torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5, "torch.nn.TransformerEncoderLayer": 6, "torch.nn.TransformerDecoderLayer": 6,
+    "torch.nn.MultiheadAttention": 8, "torch.nn.Transformer": 10, "torch.nn.utils.rnn.pad_sequence": 1,
+    "torch.nn.utils.rnn.pad_packed_sequence": 1, "torch.nn.utils.rnn.pack_padded_sequence": 2,
+}
+"""The place of batch_first among the arguments."""
+
+
+def batch_first(layer: Value) -> bool | None:
+    """Whether a layer that reads sequences, or a function that pads or packs them, has the batch in front; None where that is
+    not known."""
+    while layer.op in ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder", "element", "to") and layer.args:
+        layer = layer.args[0]
+    place = _BATCH_FIRST.get(layer.op)
+    if place is None or "**" in layer.named or any(one.op == "star" for one in layer.args):
+        return None
+    given = layer.argument("batch_first", place)
+    known = constant(given)
+    return False if given is None else known if isinstance(known, bool) else None

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number
-from probe.diagnose.code.finders.words.layouts import RECURRENT, batch_first
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.extents import RECURRENT, batch_first
 
 _ENCODERS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _MEANS = ("mean", "sum", "amax", "max", "median")

@@ -109,7 +109,9 @@ def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
         for train, held in (pair, pair[::-1]):
             if roles is None or id(train) not in roles.trained or id(held) not in roles.held or id(train) in roles.held or id(held) in roles.trained:
                 continue
-            if is_called_held_out(computation, held) or not (_within(held.args[1], train.args[1]) or _begins_earlier(held.args[1], train.args[1]) or _is_axis(held.args[0])):
+            if _begins_earlier(held.args[1], train.args[1]) or _is_axis(held.args[0]):
+                continue
+            if is_called_held_out(computation, held) or not _within(held.args[1], train.args[1]):
                 yield Remark(held.node, f"{short(held.node)} and {short(train.node)} (line {train.line}) share rows: what is evaluated was trained on")
 
 
@@ -170,7 +172,7 @@ def _within(one: Value, other: Value) -> bool:
 
 def _begins_earlier(later: Value, first: Value) -> bool:
     """Whether rows begin some before the end of those before them, as windows with a past do: `x[cut - window:]`."""
-    node = getattr(later.node, "slice", None)
+    node = later.node.slice if isinstance(later.node, ast.Subscript) else later.node
     low = node.lower if isinstance(node, ast.Slice) else None
     return first.op == "slice" and isinstance(low, ast.BinOp) and isinstance(low.op, ast.Sub) and isinstance(low.right, (ast.Name, ast.Attribute))
 

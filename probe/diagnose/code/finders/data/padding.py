@@ -25,6 +25,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_negative, last_word, number_in, short
 from probe.diagnose.code.traits.basic import without_small
+from probe.diagnose.code.traits.extents import batch_first
 from probe.diagnose.code.traits.numberings import PADDING, contents, filled_up, is_one_ahead, marked, written
 
 FINDERS = Finders()
@@ -301,18 +302,6 @@ def _holds_samples(computation: Computation, padded: Value) -> bool:
 # Axes -----------------------------------------------------------------------------------
 
 
-def _batch_first(value: Value) -> bool | None:
-    """Whether a layer, or pad_sequence, puts the batch in front; None where that is not known."""
-    if value.op == "torch.nn.TransformerEncoder" and value.args:
-        value = value.args[0]
-    place = {_PAD_SEQUENCE: 1, "torch.nn.TransformerEncoderLayer": 6, "torch.nn.utils.rnn.pack_padded_sequence": 2}.get(value.op, 4)
-    if "**" in value.named:
-        return None
-    given = value.argument("batch_first", place)
-    known = constant(given)
-    return False if given is None else known if isinstance(known, bool) else None
-
-
 @FINDERS.add("padded-along-another-axis")
 def _another_axis(program: Program) -> Iterator[Remark]:
     """What pad_sequence gives reaches a layer that takes the other axis for the batch."""
@@ -323,7 +312,7 @@ def _another_axis(program: Program) -> Iterator[Remark]:
         if layer.op not in (*_RECURRENT, "torch.nn.TransformerEncoder", "torch.nn.utils.rnn.pack_padded_sequence") or layer.node in seen:
             continue
         given = _before(value.args[1] if value.op == "run" and len(value.args) > 1 else value.args[0])
-        first, padded = _batch_first(layer), _batch_first(given) if given.op == _PAD_SEQUENCE else None
+        first, padded = batch_first(layer), batch_first(given) if given.op == _PAD_SEQUENCE else None
         if first is not None and padded is not None and first != padded:
             seen.add(layer.node)
             front, other = ("batch", "steps") if padded else ("steps", "batch")

@@ -22,6 +22,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.extents import RECURRENT, batch_first
 from probe.diagnose.code.traits.numberings import contents
 from probe.diagnose.code.traits.uses import made_from
 
@@ -33,7 +34,6 @@ _DECODERS = {"torch.nn.TransformerDecoder": (2, 7), "torch.nn.TransformerDecoder
 """Decoders, the place of the memory among their arguments, and that of the mask of its padding."""
 _ALONG = frozenset({"add", "run", "dropout", "layer_norm", "relu", "gelu", "mul"})
 _TURNS = ("permute", "transpose", "t", "T", "movedim", "swapaxes", "stack", "view", "reshape", "einsum")
-_RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 
 
 def _learned(computation: Computation) -> Iterator[Value]:
@@ -43,19 +43,6 @@ def _learned(computation: Computation) -> Iterator[Value]:
             if id(one) not in seen:
                 seen.add(id(one))
                 yield one
-
-
-def _batch_first(layer: Value) -> bool | None:
-    """Whether a layer has the batch in front; None where that is not known."""
-    if layer.op == "torch.nn.TransformerEncoder" and layer.args:
-        return _batch_first(layer.args[0])
-    if "**" in layer.named:
-        return None
-    given = layer.named.get("batch_first")
-    if given is None:
-        return False if len(layer.args) < 5 else None
-    known = constant(given)
-    return known if isinstance(known, bool) else None
 
 
 def first_position_alone(program: Program) -> Iterator[Remark]:
@@ -87,7 +74,7 @@ def _read_on(computation: Computation, first: Value) -> bool:
 def _forward_only(value: Value) -> Value | None:
     """The layer over a sequence, with the batch in front, whose output at a position knows nothing of those behind it."""
     for _ in range(40):
-        if value.op == "part" and len(value.args) == 2 and constant(value.args[1]) == 0 and value.args[0].op == "run" and value.args[0].args[0].op in _RECURRENT:
+        if value.op == "part" and len(value.args) == 2 and constant(value.args[1]) == 0 and value.args[0].op == "run" and value.args[0].args[0].op in RECURRENT:
             run = value.args[0]
             layer = run.args[0]
             both = layer.named.get("bidirectional")
@@ -97,7 +84,7 @@ def _forward_only(value: Value) -> Value | None:
             mask = value.named.get("mask", value.named.get("src_mask"))
             mask = value.args[2] if mask is None and len(value.args) > 2 else mask
             causal = mask is not None and (mask.op.endswith("generate_square_subsequent_mask") or mask.op == "triu")
-            return value if causal and _batch_first(value.args[0]) is True and _is_sequence(value.args[1]) else None
+            return value if causal and batch_first(value.args[0]) is True and _is_sequence(value.args[1]) else None
         if value.op == "run" and len(value.args) == 2 and value.args[0].op in _BY_POSITION:
             value = value.args[1]
         elif value.op in _EACH and value.args:
@@ -164,7 +151,7 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
     column beside the other, or has its positions numbered along axis 1."""
     computation = computation_of(program)
     for value in computation.of("run"):
-        if value.args[0].op not in _ENCODERS or len(value.args) < 2 or _batch_first(value.args[0]) is not False:
+        if value.args[0].op not in _ENCODERS or len(value.args) < 2 or batch_first(value.args[0]) is not False:
             continue
         beside = _columns(value.args[1]) or _places_behind(value.args[1])
         for user in computation.users(value):
@@ -183,7 +170,7 @@ def _taken_along_axis_1(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for value in computation.of("run"):
         layer = value.args[0]
-        if layer.op not in ("torch.nn.MultiheadAttention", _ENCODERS[1]) or len(value.args) < 2 or _batch_first(layer) is not False or any(_is_turned(one) for one in origins(value.args[1])):
+        if layer.op not in ("torch.nn.MultiheadAttention", _ENCODERS[1]) or len(value.args) < 2 or batch_first(layer) is not False or any(_is_turned(one) for one in origins(value.args[1])):
             continue
         given = [one for one in computation.users(value) if one.op == "part" and constant(one.args[1]) == 0] if layer.op != _ENCODERS[1] else [value]
         for one in (user for start in given for user in (start, *made_from(computation, start, _ALONG, 60))):

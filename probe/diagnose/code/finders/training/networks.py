@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import Many, Table, Value, bare, constan
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.extents import rank
+from probe.diagnose.code.traits.extents import batch_first, rank
 from probe.diagnose.code.traits.updates import never_both
 
 FINDERS = Finders()
@@ -123,11 +123,6 @@ def _is_whole(index: Value) -> bool:
     return index.op == "slice" and all(one.op == "@constant" and one.data is None for one in index.args)
 
 
-def _batch_first(value: Value | None) -> bool | None:
-    """Whether a layer or function has the batch in front; None where that is unknown."""
-    return False if value is None else bool(value.data) if value.op == "@constant" else None
-
-
 @FINDERS.add("last-position-after-packing")
 def _after_packing(program: Program) -> Iterator[Remark]:
     """The last position is taken of what pad_packed_sequence has filled up with zeros."""
@@ -139,7 +134,7 @@ def _after_packing(program: Program) -> Iterator[Remark]:
         padded = out.args[0] if out.op == "part" and constant(out.args[1]) == 0 else None
         if padded is None or not padded.op.endswith("pad_packed_sequence"):
             continue
-        first = _batch_first(padded.argument("batch_first", 1))
+        first = batch_first(padded)
         if first is not None and found[1] == int(first):
             yield Remark(value.node, f"{short(value.node)} is 0 in each sequence that is shorter than the longest of its batch: {short(padded.node)} (line {padded.line}) fills it up")
 
@@ -149,7 +144,7 @@ def _loader_gives_batches(program: Program) -> Iterator[Remark]:
     """What a loader has stacked, batch first, is read by a recurrent layer that takes the time first."""
     for run in computation_of(program).of("run"):
         layer = run.args[0]
-        if not _is_run(run) or len(run.args) < 2 or "**" in layer.named or _batch_first(layer.argument("batch_first", 4)) is not False:
+        if not _is_run(run) or len(run.args) < 2 or batch_first(layer) is not False:
             continue
         rows = _as_the_loader_gave(run.args[1])
         if rows is not None and rank(run.args[1]) in (None, 3):

@@ -11,7 +11,6 @@ from probe.diagnose.code.computed.value import (
     Value,
     bare,
     comes_from,
-    constant,
     is_none,
     number,
     origins,
@@ -20,31 +19,16 @@ from probe.diagnose.code.finders.sequences.same_words import ahead_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.extents import rank
+from probe.diagnose.code.traits.extents import RECURRENT, batch_first, rank
 from probe.diagnose.code.traits.held import is_unsteady
 from probe.diagnose.code.traits.likelihoods import alike
 from probe.diagnose.code.traits.sides import draws_of
 
 FINDERS = Finders()
 _LOSSES = ("cross_entropy", "nll_loss")
-RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5}
 _ATTENDING = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder", "torch.nn.TransformerDecoderLayer", "torch.nn.Transformer", "torch.nn.MultiheadAttention")
 _EACH = ("add", "mul", "div", "dropout", "layer_norm", "to", "float", "contiguous", "relu", "gelu")
 _LAYERS = ("torch.nn.Dropout", "torch.nn.LayerNorm", "torch.nn.Linear", "torch.nn.ReLU", "torch.nn.GELU")
-
-
-def batch_first(layer: Value) -> bool | None:
-    """Whether a layer takes the batch in front; None where that is unknown."""
-    while layer.op in ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder", "element", "to") and layer.args:
-        layer = layer.args[0]
-    if "**" in layer.named:
-        return None
-    given = layer.named.get("batch_first")
-    if given is None:
-        place = RECURRENT.get(layer.op)
-        return False if layer.op in (*RECURRENT, *_ATTENDING) and (place is None or len(layer.args) <= place) and len(layer.args) < 8 else None
-    found = constant(given)
-    return found if isinstance(found, bool) else None
 
 
 def _read_by(layer: Value, given: Value, depth: int = 30) -> bool:
@@ -71,7 +55,7 @@ def _attention_over_the_batch(program: Program) -> Iterator[Remark]:
 @FINDERS.add("batch-for-time")
 def _read_over_the_batch(program: Program) -> Iterator[Remark]:
     """The next words are cut off along axis 1, and a recurrent layer without batch_first goes along axis 0."""
-    yield from _over_the_batch(program, tuple(RECURRENT))
+    yield from _over_the_batch(program, RECURRENT)
 
 
 def _over_the_batch(program: Program, kinds: tuple[str, ...]) -> Iterator[Remark]:
