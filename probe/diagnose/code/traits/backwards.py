@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from probe.diagnose.code.computed.computation import Computation
 from probe.diagnose.code.computed.value import Instance, Many, Value, constant, origins
@@ -40,6 +40,20 @@ def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
         return result
 
     return found(value, 400)
+
+
+def reached_from(value: Value) -> Iterator[Value]:
+    """A value and all that gradients of it may reach: not what they are cut off from, nor what is computed without them."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        at = waiting.pop()
+        if at.op in CUTS or (at.where.no_grad and at.op not in ("list", "tuple", "@input") and not at.op.startswith("torch.nn.")):
+            continue
+        yield at
+        for one in at.made_of():
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
 
 
 def is_number_of_python(value: Value) -> bool:

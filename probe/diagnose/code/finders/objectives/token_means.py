@@ -56,8 +56,16 @@ def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
             joined = _joined_masks(computation, mask.args[0])
             return loss if (any(map(_counts_lengths, joined)) if joined else _fillings(computation, labels)) else None
         if over.op == "sum" and mask.op == "sum" and bare(over.args[0]).op == "mul" and any(bare(one) is bare(mask.args[0]) for one in bare(over.args[0]).args):
-            return loss if marked(computation, mask.args[0]) == WORDS else None
+            return loss if _is_true_at_words(computation, mask.args[0]) else None
     return None
+
+
+def _is_true_at_words(computation: Computation, mask: Value, depth: int = 8) -> bool:
+    """Whether a mask is true at places of sequences of different lengths: at all of them, or at some."""
+    if marked(computation, mask) == WORDS:
+        return True
+    inner = bare(mask, "part", "rows", "element")
+    return depth > 0 and inner.op in ("mul", "and", "logical_and") and any(_is_true_at_words(computation, one, depth - 1) for one in inner.args)
 
 
 def _joined_masks(computation: Computation, mask: Value) -> list[Many]:

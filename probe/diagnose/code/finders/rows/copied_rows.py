@@ -34,7 +34,9 @@ def _copied_before(program: Program) -> Iterator[Remark]:
     """Samples are copied, and copies of one fall into both parts."""
     computation = computation_of(program)
     said: set[ast.AST] = set()
-    for cut, wholes, _ in cuts(computation):
+    for cut, wholes, pieces in cuts(computation):
+        if any(map(_is_by_group, (cut, *pieces))):
+            continue
         for one in (each for whole in wholes for each in _rows(_unscaled(whole))):
             copies = one.op == "fit_resample" and one.args[0].op.rpartition(".")[2] in ("RandomOverSampler", "SMOTE", "ADASYN", "BorderlineSMOTE", "SMOTEENN", "SMOTETomek")
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
@@ -45,6 +47,14 @@ def _copied_before(program: Program) -> Iterator[Remark]:
                 said.add(one.node)
                 yield Remark(cut.node, f"{short(cut.node)} divides what {short(one.node)} (line {one.line}) has copied: copies of one sample fall into both parts")
                 break
+
+
+def _is_by_group(piece: Value) -> bool:
+    """Whether rows are chosen by what they are copies of: by a mask made of numbers that are repeated for each copy."""
+    if piece.op != "part" or len(piece.args) != 2:
+        return False
+    asked = [one for one in origins(piece.args[1]) if one.op in ("isin", "in1d") and one.args]
+    return any(each.op in ("repeat", "repeat_interleave", "tile") for one in asked for each in origins(one.args[0]))
 
 
 def _is_cut(computation: Computation, rows: Value) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Table, Value, constant, number, origins
+from probe.diagnose.code.computed.value import Many, Table, Value, number, origins
 from probe.diagnose.code.finders.losses.followers import mixtures
 from probe.diagnose.code.finders.training.whose_gradients import gradient_reaches
 from probe.diagnose.code.program import Program
@@ -16,6 +16,7 @@ from probe.diagnose.code.traits.held import Source, contents, optimizers, source
 from probe.diagnose.code.traits.updates import backwards, optimizer_of, runs
 
 _ZEROS = ("zeros_like", "zeros", "new_zeros")
+_SMALL_RATE = 1 / 8 / 512
 _SAME = ("data", "detach", "clone", "float", "to", "cpu", "mul", "element", "part", "items", "values")
 
 
@@ -124,20 +125,32 @@ def average_trained_too(program: Program) -> Iterator[Remark]:
 def stepped_in_half(program: Program) -> Iterator[Remark]:
     """An optimizer steps weights that are kept in 16 bit, without copies in 32."""
     computation = computation_of(program)
-    halved = {id(module(one.args[0])): one for one in computation.values if one.args and (one.op == "half" or (one.op == "to" and any(_is_float16(each) for each in (*one.args[1:], *one.named.values()))))}
+    halved = {id(module(one.args[0])): one for one in computation.of("half", "bfloat16", "to") if one.args and _bits(one) is not None}
     for step in computation.of("step") if halved else ():
         optimizer = optimizer_of(step)
         if optimizer is None or not optimizer.op.startswith("torch.optim."):
             continue
         for source in sources(optimizer.argument("params", 0)) or []:
             half = halved.get(id(source.of))
-            if half is None or source.chosen or half.number > step.number or source.of.op in ("run", "rows", "part", "element"):
+            if half is None or (_bits(half) == "bfloat16" and not _is_small(optimizer)) or source.chosen or half.number > step.number or source.of.op in ("run", "rows", "part", "element"):
                 continue
             copied = any(one.op in ("float", "copy", "load_state_dict") and one.args and (one.op != "float" or module(one.args[0]) is source.of or any(each.op == "parameters" for each in origins(one.args[0]))) for one in computation.values)
             if not copied:
-                yield Remark(step.node, f"{short(step.node)} changes weights of 16 bit ({short(half.node)}, line {half.line}): a step below a thousandth of a weight is rounded away")
+                share = "thousandth" if _bits(half) == "float16" else "five hundredth"
+                yield Remark(step.node, f"{short(step.node)} changes weights of 16 bit ({short(half.node)}, line {half.line}): a step below a {share} of a weight is rounded away")
                 return
 
 
-def _is_float16(value: Value) -> bool:
-    return (value.op == "@library" and str(value.data) in ("torch.float16", "torch.half")) or constant(value) == "float16"
+def _bits(value: Value) -> str | None:
+    """The type of 16 bit that a value is given."""
+    if value.op != "to":
+        return {"half": "float16", "bfloat16": "bfloat16"}.get(value.op)
+    told = [str(one.data).removeprefix("torch.") for one in (*value.args[1:], *value.named.values())]
+    return next(("float16" if one == "half" else one for one in told if one in ("float16", "half", "bfloat16")), None)
+
+
+def _is_small(optimizer: Value) -> bool:
+    """Whether an optimizer moves each weight by about its rate, and that is lost in bfloat16 (half of whose step is a five
+    hundredth of a weight) for all weights above an eighth."""
+    rate = number(optimizer.argument("lr", 1))
+    return optimizer.op.rpartition(".")[2] in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax") and rate is not None and rate <= _SMALL_RATE

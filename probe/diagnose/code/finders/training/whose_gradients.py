@@ -21,7 +21,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, module, product
-from probe.diagnose.code.traits.backwards import CUTS
+from probe.diagnose.code.traits.backwards import CUTS, reached_from
 from probe.diagnose.code.traits.held import Source, apart, contents, groups, optimizers, owner, sources
 from probe.diagnose.code.traits.updates import backwards, is_optimizer, is_schedule, runs
 from probe.diagnose.code.traits.weights import in_place
@@ -142,7 +142,7 @@ def gradient_reaches(loss: Value, held: list[Source], computation: Computation) 
     inside = {id(part) for one in held for part in contents(one.of, computation)}
     return any(
         not one.where.no_grad and ((one.op == "run" and id(module(one.args[0])) in inside) or (one.op == "torch.nn.Parameter" and id(one) in inside))
-        for one in origins(loss, stop=CUTS) if one.op not in CUTS
+        for one in reached_from(loss)
     )
 
 
@@ -185,11 +185,11 @@ def _term_of_no_optimizer(program: Program) -> Iterator[Remark]:
     for value, loss in backwards(computation):
         terms = [] if value.where.no_grad else [term for term, _ in addends(loss)]
         for term in terms if len(terms) > 1 else ():
-            reached = [one for one in origins(term, stop=CUTS) if one.op not in CUTS and not one.where.no_grad]
+            reached = list(reached_from(term))
             layers = list(_layers(reached))
             if not layers or any(id(one) in inside for one in reached) or any(id(layer) in inside or id(layer) in asked or layer.where.loops for layer in layers):
                 continue
-            if any(one.op == "run" and not (one.args and module(one.args[0]).op.startswith("torch.nn.")) for one in reached) or not any(id(layer) in inside for other in terms for layer in _layers(list(origins(other, stop=CUTS)))):
+            if any(one.op == "run" and not (one.args and module(one.args[0]).op.startswith("torch.nn.")) for one in reached) or not any(id(layer) in inside for other in terms for layer in _layers(list(reached_from(other)))):
                 continue
             yield Remark(value.node, f"{short(value.node)} gives the parameters of {short(layers[0].node)} (line {layers[0].line}) gradients by way of {short(term.node)} (line {term.line}), and no optimizer holds them")
             return
@@ -224,7 +224,7 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
         mine = owner(value, computation)
         if any(not any(owner(other, computation) is mine for other in made if other.node is one.node) for one in made):
             continue
-        reached = [one for one in origins(loss, stop=CUTS) if one.op not in CUTS and not one.where.no_grad]
+        reached = list(reached_from(loss))
         for layer in (*_layers(reached), *(one for one in reached if _is_leaf(one, computation))):
             fresh = id(layer) not in inside and id(layer) not in asked and id(layer) not in reported
             at_home = owner(layer, computation) is mine or (mine is None and not layer.op.startswith("torch.nn."))
@@ -274,10 +274,10 @@ def _is_joined(layer: Value, inside: set[int], reached: list[Value]) -> bool:
     """Whether a layer works on what a held network gives, or a held network on what the layer gives."""
 
     def held(value: Value) -> bool:
-        return any((one.op == "run" and id(module(one.args[0])) in inside) or id(one) in inside for one in origins(value, stop=CUTS) if one.op not in CUTS)
+        return any((one.op == "run" and id(module(one.args[0])) in inside) or id(one) in inside for one in reached_from(value))
 
     def own(value: Value) -> bool:
-        return any((one.op == "run" and module(one.args[0]) is layer) or one is layer for one in origins(value, stop=CUTS) if one.op not in CUTS)
+        return any((one.op == "run" and module(one.args[0]) is layer) or one is layer for one in reached_from(value))
 
     for one in reached:
         if one.op == "run" and module(one.args[0]) is layer:
