@@ -454,7 +454,8 @@ def _seeded(program: Program) -> Iterator[Remark]:
         if any(user.op == "matmul" for user in computation.users(value)):
             continue
         in_sample = any(getattr(one, "name", "") == "__getitem__" for one in maker.where.functions)
-        in_step = id(value) in learned and len(maker.where.loops) > 0 and len(maker.where.functions) > 1
+        each_time = any(len(one.where.loops) > 0 and maker.where.loops[: len(one.where.loops)] == one.where.loops for one in computation.of("backward"))
+        in_step = id(value) in learned and each_time and len(maker.where.functions) > 1
         if (in_sample and not maker.where.under) or in_step:
             said.add(maker.node)
             yield Remark(maker.node, f"{short(maker.node)} makes the generator anew for each {'sample' if in_sample else 'step'}, always from the same seed: all get the same random numbers")
