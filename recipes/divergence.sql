@@ -18,7 +18,7 @@
 --   "probe {endpoint} diagnose loss",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "a curriculum of increasing difficulty; a term whose weight rises (`info` if that weight is a constant of the loss's graph); a loss that is computed in another way from some step on (`info` if the size of its graph changed); reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded, and trainings that take turns)"
+-- false_positives = "a curriculum of increasing difficulty; a term whose weight rises (`info` if that weight is a constant of the loss's graph); a loss that is computed in another way from some step on (`info` if the size of its graph changed); reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded, reversed gradients, and trainings that take turns)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
 -- effect = true
@@ -70,8 +70,7 @@ WITH ends AS (
     SELECT ARG_MIN(was, first_new) AS nodes_before, ARG_MAX(became, first_new) AS nodes FROM rewritten, judged WHERE first_new > judged.step
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete'
-        WHEN turns.yes THEN 'two trainings take turns, each with an optimizer of its own: their losses are not one series' END AS unknown,
+SELECT COALESCE(adversarial.compete, CASE WHEN turns.yes THEN 'two trainings take turns, each with an optimizer of its own: their losses are not one series' END) AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before, nodes, nodes_before,

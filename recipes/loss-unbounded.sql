@@ -46,7 +46,7 @@ WITH seen AS (
         MEDIAN(loss) FILTER (ABS(i - n // 2) <= 10) AS middle, ARG_MIN(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_first, ARG_MAX(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_now,
         MAX(step) FILTER (loss >= 0) AS positive, MIN(step) AS oldest, ANY_VALUE(n) AS n FROM seen
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
+SELECT adversarial.compete AS unknown,
     COALESCE(positive + 1, oldest) AS step, first, now, middle, size, norm_first, norm_now,
     CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below its initial values' END AS how
 FROM levels, adversarial

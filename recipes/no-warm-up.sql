@@ -54,7 +54,7 @@ WITH seen AS (
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have their own backward: their losses compete'
+SELECT CASE WHEN (SELECT compete FROM adversarial) IS NOT NULL THEN (SELECT compete FROM adversarial)
         WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,

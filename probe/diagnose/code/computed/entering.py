@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import SEQUENCES, Containers
 from probe.diagnose.code.computed.frames import BUILTINS, Frame, defaults_of, given_to
-from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
-from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
+from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, OF_A_TYPE, SAME_OBJECT, method, operation
+from probe.diagnose.code.computed.value import KEPT, Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function, parameters, says
@@ -401,7 +401,8 @@ class Calls(Containers):
         if last in _PASSED_ON and args and not dotted.startswith("builtins."):
             self.new(operation(dotted), args, node, named)
             return args[0]
-        return self.new(operation(dotted), args, node, _plain(named))
+        listed = len(args) == 1 and (isinstance(args[0], Many) or args[0].op in KEPT)
+        return self.new(OF_A_TYPE.get(dotted, operation(dotted)) if listed else operation(dotted), args, node, _plain(named))
 
     def sequence(self, dotted: str, args: list[Value], node: ast.AST) -> Value:
         """Sequential or ModuleList: `data` is True where it has more layers than are known."""

@@ -28,6 +28,11 @@ LAYERS = {
     "MultiMarginLoss": "multi_margin_loss", "Hardtanh": "hardtanh", "Softsign": "softsign", "Mish": "mish", "PixelShuffle": "pixel_shuffle",
 }
 """Classes of torch.nn whose objects are operations, given what they were made with by name."""
+OF_A_TYPE = {
+    "torch.Tensor": "FloatTensor", "torch.FloatTensor": "FloatTensor", "torch.DoubleTensor": "FloatTensor", "torch.LongTensor": "LongTensor",
+    "torch.IntTensor": "LongTensor",
+}
+"""Classes of tensors that take a list or an array of numbers, by the operation that this is."""
 IN_PLACE = frozenset({
     "add_", "sub_", "mul_", "div_", "clamp_", "masked_fill_", "copy_", "zero_", "fill_", "relu_", "neg_", "exp_", "lerp_", "sqrt_", "pow_",
     "index_add_", "scatter_", "scatter_add_", "index_fill_", "addcmul_", "addcdiv_", "clip_", "unsqueeze_", "squeeze_", "sigmoid_", "tanh_",

@@ -138,7 +138,7 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
     """An AveragedModel of a network with batch normalization whose statistics nothing computes."""
     names = {program.called(call).rpartition(".")[2] for call in program.calls()}
     normalized = any(name.startswith(("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")) for name in names)
-    if not normalized or "update_bn" in names or any(is_attribute(one, "buffers", "named_buffers", "running_mean") for one in program.everywhere(ast.Attribute)):
+    if not normalized or "update_bn" in names or any(is_attribute(one, "buffers", "named_buffers", "running_mean", "reset_running_stats") for one in program.everywhere(ast.Attribute)):
         return
     flow = flow_of(program)
     for call in program.calls():
@@ -154,7 +154,7 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
             continue
         key = flow.key(parent.targets[0])
         used = [program.parent.get(one) for one in flow.escapes(key)] if key is not None else []
-        if any(isinstance(one, ast.Call) for one in used):
+        if any(isinstance(one, ast.Call) for one in used) and (key is None or "train" not in flow.called_on(key)):
             yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running means and variances are those of the model at the last update, and not of the averaged weights")
 
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -15,6 +16,7 @@ from probe.diagnose.code.syntax import (
     Function,
     argument,
     compares,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
@@ -45,25 +47,60 @@ def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
     return None
 
 
-def only_told(program: Program, node: ast.AST, depth: int = 3) -> bool:
-    """Whether a value is only printed, logged or put into a report, also under a name."""
-    statement = next((one for one in program.parents(node) if isinstance(one, ast.stmt)), None)
-    if any(isinstance(one, ast.JoinedStr) or (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) and is_string(one.left)) for one in program.parents(node)):
+def goes_on_from(program: Program, node: ast.AST, depth: int = 4) -> bool:
+    """Whether a count that was loaded is where a training goes on: a range begins there, it is counted further, or it is kept
+    with the next checkpoint; not where it is only told."""
+    inner, statement = node, node
+    for around in program.parents(node):
+        if isinstance(around, ast.Call) and inner is not around.func and (last_word(around.func) in _BEGINS or _is_given_to_training(program, around)):
+            return True
+        if isinstance(around, ast.keyword) and around.arg and _STARTS.search(around.arg):
+            return True
+        if isinstance(around, ast.Dict) and any(is_method(one, "state_dict") for one in around.values):
+            return True
+        inner = statement = around
+        if isinstance(around, ast.stmt):
+            break
+    if depth == 0 or not isinstance(statement, ast.stmt):
+        return False
+    if isinstance(statement, ast.While | ast.AugAssign):
         return True
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return last_word(statement.value.func) in _TELLS
-    if not isinstance(statement, ast.Assign):
-        return False
-    name, scope = statement.targets[0], program.scope(statement)
-    if not isinstance(name, ast.Name) or depth == 0:
-        return False
-    reads = [one for one in ast.walk(scope) if is_name(one, name.id) and isinstance(one.ctx, ast.Load) and one.lineno > statement.lineno]
-    changed = any(isinstance(one, ast.AugAssign) and is_name(one.target, name.id) for one in ast.walk(scope))
-    return bool(reads) and not changed and all(only_told(program, one, depth - 1) for one in reads)
+    if isinstance(statement, ast.Return):
+        function = program.function_of(statement)
+        calls = [one for one in program.calls() if last_word(one.func) == getattr(function, "name", None)]
+        return not calls or any(goes_on_from(program, one, depth - 1) for one in calls)
+    given = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
+    targets = [target for target, value in pairs if any(one is node for one in ast.walk(value))] or given
+    return any(_is_gone_on_from(program, one, statement, depth) for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target]))
 
 
-_TELLS = ("print", "info", "debug", "warning", "log", "write", "echo", "pprint", "secho", "rule", "add_scalar", "add_text", "critical", "error")
-"""Functions that show or note what they are given."""
+def _is_gone_on_from(program: Program, target: ast.expr, statement: ast.stmt, depth: int) -> bool:
+    """Whether what a count was assigned to is read, or counted further, where a training goes on."""
+    if isinstance(target, ast.Name):
+        places = list(ast.walk(program.frame(statement)))
+        if any(isinstance(one, ast.Global) and target.id in one.names for one in places):
+            places = list(ast.walk(program.source_of[statement].tree))
+        found = [one for one in places if is_name(one, target.id)]
+    elif isinstance(target, ast.Attribute):
+        if _STARTS.search(target.attr):
+            return True
+        found = [one for one in program.everywhere(ast.Attribute) if is_attribute(one, target.attr)]
+    else:
+        return isinstance(target, ast.Subscript) and is_string(target.slice) and bool(_STARTS.search(target.slice.value))
+    if any(isinstance(program.parent.get(one), ast.AugAssign) and isinstance(one.ctx, ast.Store) for one in found):
+        return True
+    return any(isinstance(one.ctx, ast.Load) and goes_on_from(program, one, depth - 1) for one in found)
+
+
+def _is_given_to_training(program: Program, call: ast.Call) -> bool:
+    """Whether a call runs a training of the program, or makes an object of one of its classes."""
+    local = program.local_function(call)
+    return local is not None and (local.name == "__init__" or trains(program, local))
+
+
+_BEGINS = ("range", "trange", "count", "islice")
+_STARTS = re.compile(r"start|resum|initial|last_epoch|begin|_step_count")
 
 
 def _scores(program: Program) -> Iterator[tuple[ast.If, ast.Compare, ast.expr, ast.expr, bool]]:

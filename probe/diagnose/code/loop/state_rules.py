@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.average_rules import past_of_lists
-from probe.diagnose.code.loop.best_rules import comparison_above, only_told
+from probe.diagnose.code.loop.best_rules import comparison_above, goes_on_from
 from probe.diagnose.code.loop.step_calls import calls_in, goes_over, is_optimizer, is_torch_optimizer
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -335,8 +335,7 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
             if isinstance(at := program.parent.get(node), ast.Subscript) and is_string(at.slice)
         }
         whole = [node for node in reads if not _harmless(program, node)]
-        told = {name for name, at in taken.items() if only_told(program, at)}
-        counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter")) and name not in told]
+        counted = [name for name, at in taken.items() if any(part in name for part in ("epoch", "step", "iter")) and goes_on_from(program, at)]
         weights = [at for at in taken.values() if _given_to_load(program, at)]
         if whole or not counted or not weights or flow.calls.get(key):
             continue

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from probe.diagnose.code.computed.value import Many, Value, alternatives, constant, is_none, number
+from probe.diagnose.code.computed.value import Many, Value, alternatives, constant, is_none, number, origins
 from probe.diagnose.code.traits.basic import LOSSES
 
 _ALIKE = frozenset({
@@ -185,6 +185,18 @@ def at_least(value: Value, depth: int = 40) -> int:
     if value.op == "part" and value.args[1].op == "index":
         return max(0, at_least(value.args[0], depth - 1) - 1)
     return 0
+
+
+def grows_with(value: Value, batch: Value) -> bool:
+    """Whether a value is made with the number of samples in a batch, as what numbers the rows of all of them is."""
+    for one in origins(value):
+        at = one.args[0] if one.args else one
+        shaped = one.op == "part" and at.op in ("shape", "size") and len(at.args) == 1
+        first = constant(one.args[1]) == 0 if (shaped or one.op == "size") and len(one.args) == 2 else one.op == "len"
+        of = at.args[0] if shaped else at
+        if first and (of is batch or rank(of) == 3):
+            return True
+    return False
 
 
 def view_sizes(value: Value) -> list[Value]:

@@ -19,6 +19,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.updates.graph_shape import Shape, shape_of
 from probe.job.instruments.updates.reached_parameters import Graph
+from probe.job.instruments.updates.reversed_gradients import reverses
 from probe.job.instruments.updates.term_weights import term_weights
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
@@ -27,6 +28,8 @@ MOST_KNOWN = 256
 """Parameters in no optimizer that are remembered; if there are more, none is reported as new."""
 MOST_SHAPES = 4
 SHAPES, SHAPES_EVERY = 4, 32
+MOST_FUNCTIONS = 8
+"""Autograd functions of the job that are looked at per graph."""
 MOST_NAMED = 4
 """Chains of layers that a row names, and layers named per chain."""
 
@@ -47,6 +50,16 @@ class Noted(NamedTuple):
     positive: bool
 
 
+class Row(NamedTuple):
+    """What the agent's thread makes a row of."""
+
+    fields: list[int]
+    shapes: list[Any]
+    shape: Noted | None
+    weights: float
+    functions: list[weakref.ref[type]]
+
+
 class Graphs:
     """Remembers the leaves that no optimizer holds from one walk to the next."""
 
@@ -56,7 +69,7 @@ class Graphs:
         self._known: dict[int, weakref.ref[Any]] = {}
         self._walked = False
         self._walks = 0
-        self._rows: deque[tuple[list[int], list[Any], Noted | None, float]] = deque(maxlen=64)
+        self._rows: deque[Row] = deque(maxlen=64)
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -71,8 +84,10 @@ class Graphs:
         looks = self._walks <= SHAPES or self._walks % SHAPES_EVERY == 0
         shape = _noted(shape_of(root, limit_ns)) if looks else None
         weights = term_weights(root)
+        functions = [weakref.ref(one) for one in graph.functions[:MOST_FUNCTIONS]]
         if self._watched.made != self._optimizers.made_count or len(others) > MOST_KNOWN:
-            self._rows.append(([*row, NULL_INTEGER, NULL_INTEGER, NULL_INTEGER], [], shape, weights))
+            unknown = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER)
+            self._rows.append(Row([*row, *unknown], [], shape, weights, functions))
             return
         known = self._known
         gone = [key for key, reference in known.items() if reference() is None]
@@ -83,16 +98,18 @@ class Graphs:
         anew = len(fresh) if self._walked else NULL_INTEGER
         shapes = [tuple(one.shape) for one in fresh[:MOST_SHAPES]] if self._walked else []
         self._walked = True
-        self._rows.append(([*row, len(others), anew, len(gone)], shapes, shape, weights))
+        self._rows.append(Row([*row, len(others), anew, len(gone)], shapes, shape, weights, functions))
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
         """Write the rows."""
         while self._rows:
-            fields, shapes, noted, weights = self._rows.popleft()
+            fields, shapes, noted, weights, functions = self._rows.popleft()
             fresh = ", ".join(str(list(one)) for one in shapes)
-            self._append(*fields, self._text(fresh), *self._shape(noted), weights)
+            kinds = [kind for one in functions if (kind := one()) is not None and reverses(kind)]
+            names = ", ".join(sorted(kind.__name__.removesuffix("Backward") for kind in kinds))
+            self._append(*fields, self._text(fresh), *self._shape(noted), weights, self._text(names))
 
     def _shape(self, noted: Noted | None) -> tuple[int, ...]:
         """The columns of a shape."""

@@ -30,6 +30,8 @@ class Graph(NamedTuple):
     nodes: int
     derivatives: bool
     """Whether a derivative is part of the loss, as in a gradient penalty or a physics-informed network."""
+    functions: tuple[type, ...] = ()
+    """The types of the nodes that autograd functions written in Python made."""
 
 
 def reached(root: Any, limit_ns: int) -> Graph | None:
@@ -57,7 +59,8 @@ def reached(root: Any, limit_ns: int) -> Graph | None:
             if following is not None and following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    return Graph(found, count, any(_DERIVATIVE in kind.__name__ for kind in kinds))
+    own = tuple(kind for kind in kinds if hasattr(kind, "_forward_cls"))
+    return Graph(found, count, any(_DERIVATIVE in kind.__name__ for kind in kinds), own)
 
 
 def kept_for(gradient: Any) -> int:

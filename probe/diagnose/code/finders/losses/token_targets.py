@@ -17,6 +17,7 @@ from probe.diagnose.code.computed.value import (
     is_none,
     number,
     origins,
+    same,
 )
 from probe.diagnose.code.finders.sequences.text_ends import ends_of
 from probe.diagnose.code.program import Program
@@ -29,6 +30,8 @@ FINDERS = Finders()
 _IGNORED = -100.0
 _LOSSES = ("cross_entropy", "nll_loss")
 _BLOCKS = ("zeros", "full", "empty", "ones", "zeros_like", "full_like", "empty_like", "ones_like", "new_zeros", "new_full", "new_empty", "new_ones")
+_BY_PLACE = ("torch.nn.Linear", "torch.nn.LayerNorm", "torch.nn.RMSNorm", "torch.nn.Dropout")
+"""Layers that make of each place of a row what depends on that place alone."""
 
 
 def _path(value: Value) -> Iterator[Value]:
@@ -201,13 +204,87 @@ def _number_of(value: Value, depth: int = 6) -> int:
     return id(inner)
 
 
+def within(value: Value) -> Value:
+    """A value without what is done with each place of a row by itself: the type, the probabilities of words, a layer of
+    weights."""
+    inner = bare(value)
+    if isinstance(inner, Many) and len(inner.parts) == 1:
+        return inner.parts[0]
+    if inner.op in ("log_softmax", "softmax") and number(inner.argument("dim", 1)) in (-1.0, 2.0):
+        return inner.args[0]
+    if inner.op == "sub" and len(inner.args) == 2 and inner.args[1].op == "logsumexp" and same(bare(inner.args[1].args[0]), bare(inner.args[0])):
+        return inner.args[0]
+    if inner.op == "run" and len(inner.args) == 2 and inner.args[0].op in _BY_PLACE:
+        return inner.args[1]
+    return inner
+
+
+def place_from_end(value: Value) -> Place | None:
+    """Where a value begins in a row of words, counted from the end of the row; None where it is counted from its start."""
+    begun: Place | None = None
+    for _ in range(60):
+        inner = within(value)
+        if inner is not value:
+            value = inner
+            continue
+        index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+        cuts = [one for one in (index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice" and not all(is_none(end) for end in one.args)]
+        if index is None or (isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op != "slice") or (not cuts and index.op != "slice" and not isinstance(index, Many)):
+            return begun._replace(row=value) if begun is not None else None
+        if len(cuts) > 1 or (isinstance(index, Many) and any(one.op not in ("slice", "@constant") for one in index.parts)):
+            return None
+        begin, end = (cuts[0].args[0], cuts[0].args[1]) if cuts else (None, None)
+        if begun is None and begin is not None and not is_none(begin):
+            begun = _before_the_end(value, begin)
+            if begun is None:
+                return None
+        elif begun is not None and end is not None and not is_none(end):
+            less = number(end)
+            if less is None or less >= 0:
+                return None
+            begun = begun._replace(known=begun.known + less)
+        value = value.args[0]
+    return None
+
+
+def _before_the_end(value: Value, begin: Value) -> Place | None:
+    """The place of `-k`, `-k - 1` and `-(k + 1)`."""
+    known = number(begin)
+    if known is not None:
+        return Place(value, 0, known) if known < 0 else None
+    begin, at = _beyond(begin)
+    if begin.op != "neg" or not begin.args:
+        return None
+    many, more = _beyond(begin.args[0])
+    return Place(value, _number_of(many), at - more)
+
+
+def end_of(value: Value) -> Place | None:
+    """The row that a value is of, and how many words before its end it ends, as a number of 0 or below; None where that is
+    unknown."""
+    at = 0.0
+    while within(value) is not value or value.op == "part":
+        if value.op != "part":
+            value = within(value)
+            continue
+        index = value.args[1]
+        cuts = index.parts if isinstance(index, Many) else [index]
+        if not all(one.op == "slice" or (one.op == "@constant" and one.data in (None, Ellipsis)) for one in cuts):
+            break  # rows that are picked, and a row of several
+        for end in (one.args[1] for one in cuts if one.op == "slice" and len(one.args) > 1 and not is_none(one.args[1])):
+            known = number(end)
+            if known is None or known > 0:
+                return None
+            at += known
+        value = value.args[0]
+    return Place(value, 0, at)
+
+
 def place_of(value: Value) -> Place | None:
     """Where a value begins in a row of words."""
     unknown, known = 0, 0.0
     for _ in range(60):
-        inner = bare(value)
-        if isinstance(inner, Many) and len(inner.parts) == 1:
-            inner = inner.parts[0]
+        inner = within(value)
         if inner is not value:
             value = inner
             continue
@@ -228,6 +305,8 @@ def place_of(value: Value) -> Place | None:
                 return None  # counted from the end
             if at is None:
                 first, at = _beyond(begin)
+                if first.op == "neg":
+                    return None
                 unknown += _number_of(first)
             known, value = known + at, value.args[0]
         else:

@@ -47,6 +47,10 @@ def _two_scales(program: Program) -> Iterator[Remark]:
             if found is None:
                 continue
             one, back, still = found
+            left, theirs = _still(one, made), _kinds(target)
+            if back and still is None and left:
+                yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(bare(made).node)}, which is scaled back by one of two steps: the network learns {short(one.scaled.node)} (line {one.scaled.line}), made of {theirs_named(left)}")
+                return
             if not back and still is None:
                 yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with what the network gives, which learns {short(one.scaled.node)} (line {one.scaled.line})")
                 return

@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, 
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.extents import rank
+from probe.diagnose.code.traits.extents import grows_with, rank
 
 FINDERS = Finders()
 _TURNED = ("part", "t", "T", "transpose", "unbind", "chunk", "split", "permute", "movedim", "element")
@@ -149,8 +149,6 @@ def _rows_from(value: Value) -> Iterator[Value]:
 def _edges_of_one_graph(program: Program) -> Iterator[Remark]:
     """A batch of graphs with the same edges, whose nodes are put in a row, and the edges of one graph say which rows are taken."""
     computation = computation_of(program)
-    if _is_one_by_one(computation):
-        return
     used: dict[int, list[tuple[Value, Value, Value]]] = {}
     for value, base, index in _taken_by_index(computation):
         flat = _flattened(base)
@@ -160,12 +158,12 @@ def _edges_of_one_graph(program: Program) -> Iterator[Remark]:
         flat = _flattened(value.args[1]) if len(value.args) > 2 and value.args[0].op.startswith("torch_geometric.nn.") else None
         if flat is not None:
             used.setdefault(id(flat), []).extend([(value, flat, value.args[2]), (value, flat, value.args[2])])
-    for found in used.values():
+    for found in used.values() if not _is_one_by_one(computation) else ():
         edges = [(value, flat, _root(index) or index) for value, flat, index in found]
         takes = {value.op in ("part", "index_select") for value, _, _ in edges}
         ends = {(id(root), _end(index, root)) for (_, _, root), (_, _, index) in zip(edges, found, strict=True)}
         whole = edges[0][0].op == "run"
-        if (whole or (len(takes) == 2 and len(ends) == 2)) and all(_is_fixed(computation, root) for _, _, root in edges):
+        if (whole or (len(takes) == 2 and len(ends) == 2)) and all(_is_fixed(computation, root) and not grows_with(root, flat.args[0]) for _, flat, root in edges):
             value, flat, root = edges[0]
             yield Remark(value.node, f"{short(value.node)} takes rows of all graphs of a batch ({short(flat.node)}, line {flat.line}) by the edges of one graph ({short(root.node)}, line {root.line}): no edge joins the nodes of the others")
             return

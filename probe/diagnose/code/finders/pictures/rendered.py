@@ -96,6 +96,15 @@ def _counts_pixels(axis: Value) -> bool:
 _ORDERS = ("argsort", "randperm", "permutation")
 
 
+def _axis_of(taken: Value) -> float | None:
+    """The axis along which an order takes parts: 1 for `x[:, order]` and `x.index_select(1, order)`."""
+    if taken.op != "part":
+        return number(taken.argument("dim", 1))
+    index = taken.args[-1]
+    places = [place for place, one in enumerate(index.parts) if _order(one) is not None] if isinstance(index, Many) else []
+    return float(places[0]) if places else 0.0
+
+
 def put_in_order_twice(program: Program) -> Iterator[Remark]:
     """Rows that were put into an order are put into it once more, where they should get their first places back."""
     computation = computation_of(program)
@@ -111,7 +120,7 @@ def put_in_order_twice(program: Program) -> Iterator[Remark]:
             continue
         base = again.args[0]
         made = list(origins(base, stop=(*_ORDERS, "sort", "set_item")))  # what is written at places is no row of these
-        first = next((one for one in taken[id(order[0])] if one is not again and any(part is one for part in made)), None)
+        first = next((one for one in taken[id(order[0])] if one is not again and _axis_of(one) == _axis_of(again) and any(part is one for part in made)), None)
         through = any(one.op == "run" for one in origins(base, without=[first])) if first is not None else False
         joined = any(one.op == "cat" for one in made)
         if first is not None and (joined or through):

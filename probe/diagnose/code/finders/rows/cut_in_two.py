@@ -99,7 +99,7 @@ def _chosen_by(computation: Computation, order: Value) -> list[Value]:
                 found.append(one)
             elif one.op.endswith(".SubsetRandomSampler"):
                 found += [each for each in computation.users(one) if each.op == "torch.utils.data.DataLoader" and each.args and each.named.get("sampler") is one]
-            elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element")) or (one.op in _SAME_NUMBERS and one.args[-1] is at)):
+            elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element")) or (one.op in _SAME_NUMBERS and one.args and one.args[-1] is at)):
                 seen.add(id(one))
                 waiting.append(one)
     return found

@@ -39,7 +39,7 @@ def _loaded_in_its_place(program: Program) -> Iterator[Remark]:
 
 
 def layers_of_its_teacher(program: Program) -> Iterator[Remark]:
-    """A network is made of layers of another one, and trained towards what that one gives."""
+    """A network is made of layers of another one, which was trained before, and is trained towards what that one gives."""
     computation = computation_of(program)
     made = [(one, roots) for one in optimizers(computation) if (found := sources(one.argument("params", 0))) and (roots := [source.of for source in found if not source.chosen])]
     inside = {id(root): {id(part): part for part in contents(root, computation) if has_parameters(part)} for _, roots in made for root in roots}
@@ -49,7 +49,7 @@ def layers_of_its_teacher(program: Program) -> Iterator[Remark]:
                 for elder in elders:
                     shared = [part for key, part in inside[id(root)].items() if key in inside[id(elder)]]
                     own = set(inside[id(root)]) - set(inside[id(elder)])
-                    if root is elder or not shared or not own or not set(inside[id(elder)]) - set(inside[id(root)]) or other.number > optimizer.number:
+                    if root is elder or other is optimizer or not shared or not own or not set(inside[id(elder)]) - set(inside[id(root)]) or other.number > optimizer.number:
                         continue
                     term = _taught(computation, set(inside[id(root)]), set(inside[id(elder)]), own)
                     if term is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
-from probe.diagnose.code.finders.losses.token_targets import place_of
+from probe.diagnose.code.finders.losses.token_targets import end_of, place_from_end, place_of, within
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -24,13 +24,30 @@ def ahead_of(logits: Value, target: Value) -> Iterator[tuple[Value, float]]:
     """Where a network reads the row that its targets are of, and how many places a target is behind what is read at its
     own place."""
     said, asked = place_of(logits), place_of(target)
-    if said is None or asked is None or said.unknown:
+    if said is None or asked is None:
+        yield from _ahead_from_the_end(logits, target)
         return
     for read in origins(logits):
         if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
             given = place_of(read.args[1])
-            if given is not None and (given.row is asked.row or (_is_known(given.row) and same(given.row, asked.row))) and given.unknown == asked.unknown:
+            if given is not None and _is_one_row(given.row, asked.row) and given.unknown + said.unknown == asked.unknown:
                 yield read, asked.known - given.known - said.known
+
+
+def _ahead_from_the_end(logits: Value, target: Value) -> Iterator[tuple[Value, float]]:
+    """The same where both begin at a place that is counted from the end: `logits[:, -k:]` and `words[:, -k:]`."""
+    said, asked = place_from_end(logits), place_from_end(target)
+    if said is None or asked is None or said.unknown != asked.unknown:
+        return
+    for read in origins(said.row):
+        if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
+            given = end_of(read.args[1])
+            if given is not None and _is_one_row(given.row, asked.row):
+                yield read, asked.known - said.known - given.known
+
+
+def _is_one_row(one: Value, other: Value) -> bool:
+    return one is other or (_is_known(one) and same(one, other))
 
 
 def _is_known(row: Value) -> bool:
@@ -39,11 +56,24 @@ def _is_known(row: Value) -> bool:
 
 
 def _gathered(value: Value) -> tuple[Value, Value] | None:
-    """The logits and the words of `log_softmax(logits, -1).gather(-1, words)`."""
-    if value.op != "gather" or len(value.args) < 3:
+    """The logits and the words of `log_softmax(logits, -1).gather(-1, words)`, of the probabilities instead of their logarithms,
+    and of `logits.gather(-1, words) - logits.logsumexp(-1)`."""
+    taken, total = (bare(value.args[0]), bare(value.args[1])) if value.op == "sub" and len(value.args) == 2 else (value, None)
+    if taken.op == "part" and total is not None:
+        taken = bare(taken.args[0])
+    if taken.op != "gather" or len(taken.args) < 3:
         return None
-    base = bare(value.args[0])
-    return (base.args[0], value.args[2]) if base.op == "log_softmax" and base.args else None
+    base = taken.args[0]
+    if total is not None:
+        return (base, taken.args[2]) if total.op == "logsumexp" and same(bare(total.args[0]), bare(base)) else None
+    for _ in range(8):
+        inner = within(base)
+        if bare(base).op in ("log_softmax", "softmax", "sub") and inner is not bare(base):
+            return taken.args[0], taken.args[2]
+        if inner.op != "part" or not inner.args:
+            return None
+        base = inner.args[0]
+    return None
 
 
 def score_not_shifted(program: Program) -> Iterator[Remark]:

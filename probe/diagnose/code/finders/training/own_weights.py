@@ -171,12 +171,12 @@ def _moved_towards_itself(program: Program) -> Iterator[Remark]:
 def _averaged_without_statistics(program: Program) -> Iterator[Remark]:
     """The parameters of a network with batch normalization are averaged, and its running statistics are not."""
     computation = computation_of(program)
-    if any(one.op.endswith(("update_bn", "buffers", "bn_update")) for one in computation.values):
+    if any(one.op.endswith(("update_bn", "buffers", "bn_update", "reset_running_stats")) for one in computation.values):
         return
     for value in computation.values:
         if value.op == "torch.optim.swa_utils.AveragedModel" and value.args and constant(value.argument("use_buffers", 4)) is not True:
             used = [one for one in computation.of("run") if plain(one.args[0]) is value]
-            if used and has_statistics(value.args[0]):
+            if used and has_statistics(value.args[0]) and not _computed_anew(computation, value):
                 yield Remark(value.node, f"{short(value.node)} averages the parameters alone, and line {used[0].line} runs it with statistics of batch normalization that are not its own")
     for value in computation.of("lerp", "mul", "copy"):
         target = value.args[0] if value.args else None
@@ -189,8 +189,14 @@ def _averaged_without_statistics(program: Program) -> Iterator[Remark]:
                 continue
             used = [one for one in computation.of("run") if plain(one.args[0]) is copy]
             loaded = [one for one in computation.of("load_state_dict") if plain(one.args[0]) is copy]
-            if used and not loaded:
+            if used and not loaded and not _computed_anew(computation, copy):
                 yield Remark(value.node, f"{short(value.node)} averages the parameters alone, and line {used[0].line} runs the average with statistics of batch normalization that are not its own")
+
+
+def _computed_anew(computation: Computation, average: Value) -> bool:
+    """Whether samples go through an average in train mode without gradients, for its statistics."""
+    modes = [one.number for one in computation.of("train") if plain(one.args[0]) is average and constant(one.argument("mode", 1)) is not False]
+    return any(one.where.no_grad and plain(one.args[0]) is average and min(modes) < one.number for one in computation.of("run") if modes)
 
 
 @FINDERS.add("replaced-after-the-optimizer")

@@ -33,7 +33,7 @@ _WITH_PARAMETERS = (
     "Parameter",
 )
 _JOINS = frozenset({"run", "linear", "matmul", "mul", "add", "sub", "div", "einsum", "cat", "cdist", "cosine_similarity"})
-_FILLED = frozenset({"zeros", "ones", "full", "tensor", "rand", "randn", "torch.FloatTensor", "torch.Tensor"})
+_FILLED = frozenset({"zeros", "ones", "full", "tensor", "rand", "randn", "FloatTensor", "torch.FloatTensor", "torch.Tensor"})
 _COMPUTED = frozenset({
     "exp", "neg", "mul", "add", "sub", "div", "pow", "square", "sigmoid", "softplus", "softmax", "log_softmax", "tanh", "clamp", "relu", "log", "sqrt", "sum",
     "mean", "item", "detach", "part", "element", "stack", "cat", "append", "sum_of", "text", "print", "tolist", "list", "tuple", "dict", "zip", "enumerate",
