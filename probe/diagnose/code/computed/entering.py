@@ -401,7 +401,7 @@ class Calls(Containers):
         if last in _PASSED_ON and args and not dotted.startswith("builtins."):
             self.new(operation(dotted), args, node, named)
             return args[0]
-        listed = len(args) == 1 and (isinstance(args[0], Many) or args[0].op in KEPT)
+        listed = len(args) == 1 and (isinstance(args[0], Many) or args[0].op in KEPT or args[0].op in ("set_item", "div"))
         return self.new(OF_A_TYPE.get(dotted, operation(dotted)) if listed else operation(dotted), args, node, _plain(named))
 
     def sequence(self, dotted: str, args: list[Value], node: ast.AST) -> Value:

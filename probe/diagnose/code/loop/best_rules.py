@@ -23,9 +23,11 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_string,
     last_word,
+    names_set,
     number_in,
     own_nodes,
     pairs_of,
+    parameters,
     returned,
     short,
     text_of,
@@ -67,7 +69,7 @@ def goes_on_from(program: Program, node: ast.AST, depth: int = 4) -> bool:
         return True
     if isinstance(statement, ast.Return):
         function = program.function_of(statement)
-        calls = [one for one in program.calls() if last_word(one.func) == getattr(function, "name", None)]
+        calls = [one for one in program.calls() if program.local_function(one) is function and not program.called(one).startswith("torch.")]
         return not calls or any(goes_on_from(program, one, depth - 1) for one in calls)
     given = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
     pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
@@ -78,10 +80,11 @@ def goes_on_from(program: Program, node: ast.AST, depth: int = 4) -> bool:
 def _is_gone_on_from(program: Program, target: ast.expr, statement: ast.stmt, depth: int) -> bool:
     """Whether what a count was assigned to is read, or counted further, where a training goes on."""
     if isinstance(target, ast.Name):
-        places = list(ast.walk(program.frame(statement)))
-        if any(isinstance(one, ast.Global) and target.id in one.names for one in places):
-            places = list(ast.walk(program.source_of[statement].tree))
-        found = [one for one in places if is_name(one, target.id)]
+        frame = program.frame(statement)
+        shared = any(isinstance(one, ast.Global) and target.id in one.names for one in ast.walk(frame))
+        places = [one for one in ast.walk(program.source_of[statement].tree if shared else frame) if is_name(one, target.id)]
+        places = [one for one in places if program.frame(one) is not frame or one.lineno >= statement.lineno or program.loops(statement)]
+        found = [one for one in places if (of := program.function_of(one)) is None or of is frame or target.id not in {*names_set(of), *(each.arg for each in parameters(of))}]
     elif isinstance(target, ast.Attribute):
         if _STARTS.search(target.attr):
             return True

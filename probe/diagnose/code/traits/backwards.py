@@ -12,7 +12,7 @@ from probe.diagnose.code.traits.updates import plain
 CUTS = frozenset({
     "item", "detach", "detach_", "numpy", "tolist", "data", "argmax", "argmin", "argsort", "eq", "ne", "lt", "gt", "le", "ge", "round", "floor",
     "ceil", "sign", "tensor", "as_tensor", "from_numpy", "array", "asarray", "len", "size", "shape", "long", "int", "bool", "multinomial",
-    "torch.autograd.Variable", "Variable", "torch.Tensor", "torch.FloatTensor", "FloatTensor", "isnan", "isfinite", "no_grad", "randn_like",
+    "torch.autograd.Variable", "Variable", "torch.Tensor", "torch.FloatTensor", "FloatTensor", "LongTensor", "isnan", "isfinite", "no_grad", "randn_like",
     "zeros_like", "ones_like", "float64", "invert", "in", "is", "is_not", "not", "new_tensor", "numel", "builtins.float", "train", "eval",
     "new_zeros", "new_ones", "new_full", "new_empty", "full_like", "empty_like", "rand_like", "randint_like",
     "one_hot", "bincount", "histc", "searchsorted", "bucketize", "count_nonzero", "indices",

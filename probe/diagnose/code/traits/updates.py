@@ -161,7 +161,8 @@ def is_clip(value: Value) -> bool:
 def _is_scaled_to_a_norm(value: Value) -> bool:
     """Whether a gradient is multiplied in place by a factor that is made of the lengths of gradients and a limit."""
     written = getattr(getattr(value.node, "func", None), "attr", "")
-    if value.op not in ("mul", "div") or len(value.args) != 2 or written != f"{value.op}_" or bare(value.args[0], shapes=False).op != "grad":
+    changed = written == f"{value.op}_" or (isinstance(value.node, ast.AugAssign) and getattr(value.node.target, "attr", "") == "grad")
+    if value.op not in ("mul", "div") or len(value.args) != 2 or not changed or bare(value.args[0], shapes=False).op != "grad":
         return False
     made = {one.op for one in origins(value.args[1], ("run", "parameters"))}
     return "grad" in made and bool(made & {"norm", "square", "pow", "linalg.norm", "torch.linalg.vector_norm", "vector_norm", "dot"}) and "div" in made

@@ -154,7 +154,8 @@ def _rows_kept(value: Value) -> Iterator[Value]:
 
 
 def _is_collected(value: Value) -> bool:
-    return value.op in _JOINED and bool(value.args) and isinstance(value.args[0], Many) and value.args[0].grown
+    listed = (*_JOINED, "array", "asarray", "tensor", "as_tensor", "FloatTensor", "LongTensor")  # a list that was extended
+    return value.op in listed and bool(value.args) and isinstance(value.args[0], Many) and value.args[0].grown
 
 
 def _shuffled_loader(collected: Value) -> Value | None:

@@ -89,7 +89,7 @@ def _moved_target_thrown_away(program: Program) -> Iterator[Remark]:
                 continue
             for image, target in zip(computation.stored[names[0]], computation.stored.get(name, []), strict=False):
                 moved = next((one for one in _within(image, target) if _is_move(one) and _under(one) & _changes(target)), None)
-                if moved is not None:
+                if moved is not None and not any(one.op == "run" for one in origins(image)):  # what a network gives beside its answer
                     yield Remark(node, f"{short(node.value)} moves both by one draw (line {moved.line}), and of the two {names[0].id} alone is taken: {min(given)} stays as it was")
                     break
 

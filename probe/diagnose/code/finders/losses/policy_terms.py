@@ -136,8 +136,8 @@ def estimate_in(value: Value) -> Value | None:
     parts = list(addends(value))
     if len(parts) < 2 and bare(value).op == "div":
         return estimate_in(bare(value).args[0])
-    taken = [one for one, sign in parts if sign < 0 and any(each.op == "run" for each in origins(one, stop=CUTS)) and likelihood_sign(one) is None]
-    given = [one for one, sign in parts if sign > 0 and not any(each.op == "run" for each in origins(one, stop=(*CUTS, "step", "sample")))]
+    taken = [one for one, sign in parts if sign < 0 and any(each.op == "run" for each in origins(one, stop=(*CUTS, "step", "sample"))) and likelihood_sign(one) is None]
+    given = [one for one, sign in parts if sign > 0 and not any(each.op == "run" and not each.where.no_grad for each in origins(one, stop=(*CUTS, "step", "sample")))]
     found = [each for each in origins(taken[0], stop=(*CUTS, "run")) if each.op == "run"] if len(taken) == 1 and given else []
     return next((one for one in found if not one.where.no_grad), found[0] if found else None)
 

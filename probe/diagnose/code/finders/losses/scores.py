@@ -9,12 +9,14 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
+    KEPT,
     SHAPED,
     Many,
     Value,
     bare,
     comes_from,
     constant,
+    is_none,
     number,
     origins,
     same,
@@ -222,16 +224,38 @@ def _positions_of_the_batch(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for value in computation.of("add"):
         for positions, tokens in sides(value):
-            count = next((one for one in origins(positions) if one.op == "arange" or (one.op == "part" and one.args[1].op == "slice")), None)
+            count = next((one for one in origins(positions) if one.op == "arange" or (one.op == "part" and _rows_of(one) is not None)), None)
             numbered = None if count is None else _first_axis(count, tokens)
             layer = None if numbered is None else _batch_first(value, computation)
             if numbered is not None and layer is not None:
                 yield Remark(value.node, f"{short(positions.node)} is numbered along the first axis of {short(numbered.node)}, and batch_first=True (line {layer.line}) makes that the batch")
 
 
+def _rows_of(value: Value) -> Value | None:
+    """The slice that a part takes of the first axis, and of no other one: `x[:n]`, `x[:n, :]`."""
+    index = value.args[1]
+    parts = index.parts if isinstance(index, Many) and index.op == "tuple" else [index]
+    if not parts or parts[0].op != "slice" or any(one.op != "slice" or not all(is_none(each) for each in one.args) for one in parts[1:]):
+        return None
+    return parts[0]
+
+
+def _has_one_row(value: Value) -> bool:
+    """Whether a value has an axis of one row in front."""
+    while value.args and value.op in (*KEPT, "set_item", "torch.nn.Parameter"):
+        value = value.args[0]
+    if value.op in ("zeros", "randn", "rand", "empty"):
+        sizes = value.args[0].parts if value.args and isinstance(value.args[0], Many) else value.args
+        return bool(sizes) and number(sizes[0]) == 1
+    return value.op == "unsqueeze" and number(value.argument("dim", 1)) == 0
+
+
 def _first_axis(count: Value, tokens: Value) -> Value | None:
     """What positions have as many of as its first axis is long, if tokens are made of that."""
-    bounds = count.args[1].args if count.op == "part" else count.args
+    rows = _rows_of(count) if count.op == "part" else None
+    if rows is not None and _has_one_row(count.args[0]):
+        return None
+    bounds = rows.args if rows is not None else count.args
     given = [one for one in bounds if not (one.op == "@constant" and one.data in (None, 0))]
     if len(given) != 1:
         return None

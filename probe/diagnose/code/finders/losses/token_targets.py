@@ -289,7 +289,8 @@ def place_of(value: Value) -> Place | None:
             value = inner
             continue
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
-        cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
+        cuts = index.parts[1:2] if isinstance(index, Many) and len(index.parts) == 3 else index.parts if isinstance(index, Many) else [index]
+        cut = next((one for one in reversed(cuts) if one is not None and one.op == "slice"), None)
         if isinstance(index, Many) and cut is not None and len(index.parts) == 2 and cut is index.parts[0] and not (index.parts[1].op == "@constant" and index.parts[1].data in (None, Ellipsis)):
             return None  # one word of each row
         if value.op == "set_item" and (bare(value.args[0]).op in _BLOCKS or bare(value.args[2]).op == "part") and (start := begins_at(value.args[1])) is not None:

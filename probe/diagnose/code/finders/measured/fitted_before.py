@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, origins
+from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, constant, number, origins
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -87,10 +87,14 @@ def _is_cut(value: Value) -> bool:
 
 def _kept_columns(value: Value) -> Value | None:
     """What says which columns of a table are kept: `best` of `x[:, best]`."""
-    if value.op == "part" and len(value.args) == 2 and isinstance(index := value.args[1], Many) and len(index.parts) == 2 and index.parts[0].op == "slice":
+    columns: Value | None = None
+    if value.op == "part" and len(value.args) == 2 and isinstance(index := value.args[1], Many) and len(index.parts) == 2 and (index.parts[0].op == "slice" or constant(index.parts[0]) is ...):
         columns = index.parts[1]
-        return columns if columns.op not in ("slice", "@constant") and any(one.op in _RANKED for one in origins(columns)) else None
-    return None
+    elif value.op in ("index_select", "take", "compress") and value.args:
+        axis = value.argument("axis", 2) if value.op != "index_select" else value.argument("dim", 1)
+        columns = value.argument("index", 2) if value.op == "index_select" else value.args[min(1, len(value.args) - 1)]
+        columns = columns if number(axis if axis is not None else value.named.get("dim")) in (1, -1) else None
+    return columns if columns is not None and columns.op not in ("slice", "@constant") and any(one.op in _RANKED for one in origins(columns)) else None
 
 
 def _whole_in(chosen: Value, targets: dict[int, Value]) -> Iterator[Value]:

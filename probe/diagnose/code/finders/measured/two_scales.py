@@ -13,7 +13,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import of_one_layer
-from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.basic import LOSSES, losses, squared, terms
 
 FINDERS = Finders()
 _LOGARITHMS = ("log", "log1p", "log10", "log2")
@@ -34,6 +34,8 @@ class _Learned(NamedTuple):
     scaled: Value
     root: Value
     column: Value | None
+    kinds: tuple[str, ...]
+    """What undoes the steps of the scaling, the last one first."""
 
 
 @FINDERS.add("compared-on-two-scales")
@@ -47,10 +49,13 @@ def _two_scales(program: Program) -> Iterator[Remark]:
             if found is None:
                 continue
             one, back, still = found
-            left, theirs = _still(one, made), _kinds(target)
+            left = _left(one, back)
             if back and still is None and left:
-                yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(bare(made).node)}, which is scaled back by one of two steps: the network learns {short(one.scaled.node)} (line {one.scaled.line}), made of {theirs_named(left)}")
+                inner = "a logarithm" if left[-1] == "exp" else "scaled values"
+                yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(bare(made).node)}, which is scaled back by one of two steps: the network learns {short(one.scaled.node)} (line {one.scaled.line}), which is made of {inner}")
                 return
+            if back and left == _kinds(target):
+                continue
             if not back and still is None:
                 yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with what the network gives, which learns {short(one.scaled.node)} (line {one.scaled.line})")
                 return
@@ -107,24 +112,43 @@ def _with_units(told: Value) -> Iterator[tuple[Value, str]]:
 
 def _learned(computation: Computation) -> Iterator[_Learned]:
     """What networks are trained on: targets that were scaled."""
-    for loss in computation.of(*LOSSES):
-        if loss.where.no_grad or len(loss.args) < 2:
-            continue
-        run, back, column = _output(loss.args[0])
-        scaled, root = _scaled(loss.args[1])
+    for made, target in _trained(computation):
+        run, back, column = _output(made)
+        scaled, root = _scaled(target)
         if run is not None and not back and scaled is not None and not any(one.op == "run" for one in origins(root)):
-            yield _Learned(run, scaled, root, column)
+            yield _Learned(run, scaled, root, column, _kinds(target))
 
 
-def _judged(learned: list[_Learned], made: Value, target: Value) -> tuple[_Learned, bool, Value | None] | None:
+def _trained(computation: Computation) -> Iterator[tuple[Value, Value]]:
+    """The two sides of each loss, also of one that is written out: the mean of a squared difference, or of its size."""
+    for loss in computation.of(*LOSSES):
+        if not loss.where.no_grad and len(loss.args) > 1:
+            yield loss.args[0], loss.args[1]
+    for _, loss in losses(computation):
+        for term, _ in terms(loss):
+            inner = bare(term.args[0]) if term.op in ("mean", "sum") and term.args else term
+            error = bare(inner.args[0]) if inner.op == "abs" and inner.args else squared(inner)
+            error = error if error is None else bare(error)
+            if error is not None and error.op == "sub" and len(error.args) == 2:
+                yield error.args[0], error.args[1]
+                yield error.args[1], error.args[0]
+
+
+def _left(learned: _Learned, back: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What is left of the scaling of a target after some steps were undone; None where these are others."""
+    undone = back[::-1]
+    return learned.kinds[len(undone):] if learned.kinds[: len(undone)] == undone else None
+
+
+def _judged(learned: list[_Learned], made: Value, target: Value) -> tuple[_Learned, tuple[str, ...], Value | None] | None:
     """What a network that is judged has learned; whether its output is scaled back, and what has scaled the target."""
     run, back, column = _output(made)
     if run is None:
         return None
     scaled, root = _scaled(target)
     known = [one for one in learned if of_one_layer(one.run, run) and _is_same(one.column, column)]
-    found = next((one for one in known if one.root is root), None)
-    return None if found is None or len({id(one.root) for one in known}) > 1 else (found, back, scaled)
+    found = next((one for one in known if one.root is root or (one.root.node is root.node and one.root.op == root.op)), None)
+    return None if found is None or len({id(one.root.node) for one in known}) > 1 else (found, back, scaled)
 
 
 def _is_same(one: Value | None, other: Value | None) -> bool:
@@ -132,10 +156,11 @@ def _is_same(one: Value | None, other: Value | None) -> bool:
     return one is other or (one is not None and other is not None and same(one, other))
 
 
-def _output(value: Value) -> tuple[Value | None, bool, Value | None]:
-    """What a network gives that a value is, of all batches and in another shape; whether it is scaled back, and the column that
-    is taken of it."""
-    back, column = False, None
+def _output(value: Value) -> tuple[Value | None, tuple[str, ...], Value | None]:
+    """What a network gives that a value is, of all batches and in another shape; by what it is scaled back, the last step first, and
+    the column that is taken of it."""
+    back: tuple[str, ...] = ()
+    column = None
     for _ in range(30):
         value = bare(value, "cat", "concatenate")
         if isinstance(value, Many) and len(value.parts) == 1:
@@ -144,18 +169,31 @@ def _output(value: Value) -> tuple[Value | None, bool, Value | None]:
             return value, back, column
         elif value.op == "part" and len(value.args) == 2 and column is None and isinstance(index := value.args[1], Many) and isinstance(constant(index.parts[-1]), int):
             value, column = value.args[0], index.parts[-1]
-        elif value.op == "add" and len(value.args) == 2 and not back:
+        elif value.op == "add" and len(value.args) == 2 and "add" not in back:
             product = next((one for one in map(bare, value.args) if one.op == "mul" and len(one.args) == 2), None)
             level = next((one for one in map(bare, value.args) if one is not product), None)
             inner = None if product is None else next((one for one in product.args if _output(one)[0] is not None), None)
             if inner is None or level is None or not _is_level(level):
-                return None, False, None
-            value, back = inner, True
-        elif value.op in ("exp", "expm1") and value.args and not back:
-            value, back = value.args[0], True
+                return None, (), None
+            value, back = inner, (*back, "add")
+        elif value.op in ("exp", "expm1") and value.args and "exp" not in back:
+            value, back = value.args[0], (*back, "exp")
         else:
             break
-    return None, False, None
+    return None, (), None
+
+
+def _kinds(value: Value) -> tuple[str, ...]:
+    """What undoes each step of the scaling of a value, the last one first."""
+    kinds: list[str] = []
+    scaled, root = _scaled(value)
+    while scaled is not None:
+        kinds.append("exp" if scaled.op in _LOGARITHMS else "add" if scaled.op == "div" else scaled.op)
+        value = bare(scaled.args[0]).args[0] if scaled.op == "div" else scaled.args[0]
+        if value is root or len(kinds) > 4:
+            break
+        scaled, _ = _scaled(value)
+    return tuple(kinds)
 
 
 def _scaled(value: Value) -> tuple[Value | None, Value]:
@@ -171,9 +209,27 @@ def _scaled(value: Value) -> tuple[Value | None, Value]:
             scaled, value = scaled or value, bare(value.args[0]).args[0]
         elif value.op in _PICKS and value.args:
             value = value.args[0]
+        elif scaled is None and (before := _before(value)) is not None:
+            value = before
         else:
             break
     return scaled, value
+
+
+def _before(value: Value) -> Value | None:
+    """What a value was before it was scaled and scaled back again; None where it was not."""
+    if value.op in ("exp", "expm1") and value.args:
+        scaled, _ = _scaled(value.args[0])
+        return scaled.args[0] if scaled is not None and scaled.op in _LOGARITHMS else None
+    if value.op != "add" or len(value.args) != 2:
+        return None
+    for product, level in (value.args, value.args[::-1]):
+        inner = bare(product)
+        for one in inner.args if inner.op == "mul" and _is_level(level) else ():
+            scaled, _ = _scaled(one)
+            if scaled is not None and scaled.op == "div" and same(bare(bare(scaled.args[0]).args[1]), bare(level)):
+                return bare(scaled.args[0]).args[0]
+    return None
 
 
 def _is_level(value: Value) -> bool:

@@ -34,6 +34,32 @@ def _clipped_while_multiplied(program: Program) -> Iterator[Remark]:
                 break
 
 
+@FINDERS.add("clipped-while-scaled")
+def _clipped_before_its_mean(program: Program) -> Iterator[Remark]:
+    """Gradients of a sum are clipped, and divided by the number of what was summed after that, before the step."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for step in computation.of("step"):
+        before = computation.values[: step.number] if optimizer_of(step) is not None else []
+        last = next((one.number for one in reversed(before) if one.op == "backward" and runs(one) == runs(step)), None)
+        learned = {loop for one in before if one.op == "backward" for loop in one.where.loops}
+        since = [one for one in before[last:] if runs(one) == runs(step) and not _in_loops_of(one, step, learned)] if last is not None else []
+        for clip in since:
+            if not is_clip(clip) or clip.node in said:
+                continue
+            divided = next((one for one in since if one.number > clip.number and not is_clip(one) and (by := _taken_out(one)) is not None and (number(by) or 2) > 1), None)
+            by = _taken_out(divided) if divided is not None else None
+            if divided is not None and by is not None and not never_both(clip, divided):
+                said.add(clip.node)
+                yield Remark(clip.node, f"{short(clip.node)} compares its bound with sums: {short(divided.node)} (line {divided.line}) divides the gradients by {short(by.node)} after it, and the step follows what is left")
+
+
+def _in_loops_of(value: Value, step: Value, learned: set[ast.AST]) -> bool:
+    """Whether a value is computed in a loop that a step is not in, with a backward in it; or outside of the loops of the step."""
+    deep = len(step.where.loops)
+    return value.where.loops[:deep] != step.where.loops or any(loop in learned for loop in value.where.loops[deep:])
+
+
 def _taken_out(value: Value) -> Value | None:
     """What a gradient is divided by."""
     if value.op not in ("div", "mul") or len(value.args) != 2 or bare(value.args[0], shapes=False).op != "grad":

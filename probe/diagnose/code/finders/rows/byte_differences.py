@@ -12,7 +12,7 @@ from probe.diagnose.code.syntax import short
 
 FINDERS = Finders()
 _SAME_TYPE = SHAPED | {
-    "part", "element", "rows", "from_numpy", "numpy", "stack", "cat", "copy", "clone", "contiguous", "ascontiguousarray", "flip", "fliplr", "flipud",
+    "part", "element", "rows", "set_item", "from_numpy", "numpy", "stack", "cat", "copy", "clone", "contiguous", "ascontiguousarray", "flip", "fliplr", "flipud",
     "rot90", "roll", "transpose", "permute", "repeat", "cpu", "cuda", "detach", "clip", "clamp", "list", "tuple", "next", "pin_memory", "asarray", "array", "tensor", "as_tensor",
 }
 """Operations that give numbers of the type that they are given."""

@@ -21,6 +21,7 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
     for value in computation.of(*_SPLITS):
         yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
     yield from _chosen_apart(computation)
+    yield from _folds(computation)
     for value in computation.of("split", "tensor_split", "array_split", "split_with_sizes"):
         order = bare(value.args[0]) if len(value.args) == 2 and isinstance(bare(value.args[1]), Many) and not value.named and not value.where.loops else value
         pieces = [one for one in computation.users(value) if one.op == "part" and isinstance(constant(one.args[1]), int)]
@@ -54,6 +55,19 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
             if bare(head.args[0]).op in _ORDERS:
                 chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
                 yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
+
+
+def _folds(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+    """Rows that each turn of a loop over folds leaves out: a piece of an order of numbers, beside all its other pieces in a row."""
+    chosen = [value for value in computation.of("part", "torch.utils.data.Subset") if len(value.args) == 2 and value.where.loops]
+    for rest in chosen:
+        joined = bare(rest.args[1])
+        orders = {id(one) for one in origins(joined) if one.op in (*_ORDERS, *_COUNTS)} if joined.op in ("cat", "setdiff1d", "delete") else ()
+        for left in chosen if orders else ():
+            piece = bare(left.args[1])
+            if left.args[0] is rest.args[0] and piece.op == "part" and any(one.op == "index" and one.node in left.where.loops for one in origins(piece.args[-1])) and any(id(one) in orders for one in origins(piece.args[0])):
+                yield left, [left.args[0]], [rest, left]
+                break
 
 
 def _bound(head: Value) -> Value:

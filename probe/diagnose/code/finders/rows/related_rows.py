@@ -19,6 +19,7 @@ from probe.diagnose.code.computed.value import (
     constant,
     number,
     origins,
+    same,
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -217,6 +218,47 @@ def _windows_split(program: Program) -> Iterator[Remark]:
                     return
 
 
+@FINDERS.add("windows-split-at-random")
+def _shifted_windows_split(program: Program) -> Iterator[Remark]:
+    """Several windows of one thing, each moved by a few places, are kept as samples, which are split at random."""
+    computation = computation_of(program)
+    for cut in random_cuts(computation):
+        held = {key: one for whole in cut.wholes for key, one in _held(whole).items()}
+        moved: dict[int, list[tuple[Value, Value, float, float]]] = {}
+        for one in held.values():
+            if (found := _moved(one)) is not None and one.where.loops:
+                moved.setdefault(id(one.args[0]), []).append((one, *found))
+        for several in moved.values():
+            for one, begin, place, length in several:
+                other = next((each for each, start, there, _ in several if each is not one and 0 < abs(there - place) < length and same(start, begin) and _are_two_samples(computation, one, each)), None)
+                if other is not None:
+                    yield Remark(cut.value.node, f"{short(cut.value.node)} splits windows at random, and {short(one.node)} (line {one.line}) takes several of each thing that overlap: they fall into both parts")
+                    return
+
+
+def _are_two_samples(computation: Computation, one: Value, other: Value) -> bool:
+    """Whether two values are put into one list one after the other, each by itself or in a tuple of its own."""
+    lists = []
+    for value in (one, other):
+        users = computation.users(value)
+        added = [each for held in (value, *(user for user in users if user.op in ("tuple", "dict"))) for each in computation.users(held) if each.op == "append" and each.args[-1] is held]
+        lists.append({id(each): id(each.args[0]) for each in added})
+    return not lists[0].keys() & lists[1].keys() and bool(set(lists[0].values()) & set(lists[1].values()))
+
+
+def _moved(window: Value) -> tuple[Value, float, float] | None:
+    """From where a window is moved, by how much, and how long it is: begin, k and n of `x[begin + k : begin + k + n]`."""
+    index = window.args[1] if window.op == "part" and len(window.args) == 2 else window
+    first, end = index.args[:2] if index.op == "slice" else (index, index)
+    if first.op != "add" or len(first.args) != 2 or not (lengths := _added(end, first)):
+        return None
+    known = [number(one) for one in lengths]
+    for begin, by in (first.args, first.args[::-1]):
+        if (place := number(by)) is not None and number(begin) is None and None not in known:
+            return begin, place, sum(one or 0.0 for one in known)
+    return None
+
+
 def _read_by(computation: Computation, held: dict[int, Value]) -> Iterator[Value]:
     """What the data sets of the program among some values take parts of where they read a sample."""
     for of in {one.of for one in held.values() if isinstance(one, Instance) and one.of is not None}:
@@ -256,7 +298,7 @@ def _added(end: Value, first: Value) -> list[Value]:
     if end.op != "add" or len(end.args) != 2:
         return []
     for one, other in (end.args, end.args[::-1]):
-        if one is first:
+        if same(one, first):
             return [other]
         if rest := _added(one, first):
             return [*rest, other]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, origins
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, number, origins
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
+FINDERS = Finders()
 _SAMPLER = "WeightedRandomSampler"
 _SPLIT = "torch.utils.data.random_split"
 
@@ -35,4 +36,29 @@ def _chosen(part: Value) -> Value | None:
         return part.args[0]
     if part.op == "torch.utils.data.Subset" and len(part.args) == 2:
         return next((one for one in origins(bare(part.args[1])) if one.op in ("randperm", "permutation")), None)
+    return None
+
+
+@FINDERS.add("weights-of-classes")
+def _few_weights(program: Program) -> Iterator[Remark]:
+    """A sampler draws as many samples as a data set has, by a list of weights that are written out, or made one for each number of a short range."""
+    for sampler in computation_of(program).values:
+        drawn = sampler.argument("num_samples", 1) if sampler.op.endswith(_SAMPLER) else None
+        weights = sampler.argument("weights", 0) if drawn is not None and bare(drawn).op == "len" else None
+        count = None if weights is None else _length(weights)
+        if weights is not None and count is not None and 1 < count <= 1000 and drawn is not None and not isinstance(bare(drawn).args[0], Many):
+            yield Remark(sampler.node, f"{short(weights.node)} has {count:g} weights, as one for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
+            return
+
+
+def _length(value: Value) -> float | None:
+    """How many numbers a list or an array of one axis has, where that is written down."""
+    for _ in range(40):
+        if isinstance(value, Many):
+            return None if value.grown or any(isinstance(one, Many) or one.op == "star" for one in value.parts) else len(value.parts)
+        if value.op in ("zeros", "ones", "empty"):
+            return number(value.args[0]) if len(value.args) == 1 else None
+        if not value.args or value.op not in (*KEPT, "div", "mul", "set_item", "torch.DoubleTensor", "torch.FloatTensor", "sqrt", "reciprocal", "pow") or (value.op in ("div", "mul") and number(value.args[0]) is None and number(value.args[-1]) is None):
+            return None
+        value = value.args[-1] if value.op in ("div", "mul") and number(value.args[0]) is not None else value.args[0]
     return None

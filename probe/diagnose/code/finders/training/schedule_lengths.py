@@ -85,7 +85,7 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
             continue
         every = next((by for one in updates if one.where.loops == value.where.loops for by in _only_every(one, value)), None)
-        divided = next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and same(bare(each.args[1]), every)), None)
+        divided = next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and _counts_updates(computation, each.args[1], every, value)), None)
         if divided is not None:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
@@ -167,6 +167,35 @@ def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
             if length is not None and every is not None:
                 yield Remark(kept.node, f"{short(kept.node)} counts each pass ({short(more.node)}, line {more.line}), and the optimizer steps in one of {short(every.node)}: the schedule is made for {short(length.node)} (line {length.line}) of those")
                 return
+
+
+@FINDERS.add("schedule-at-the-wrong-level")
+def _as_long_as_there_are_samples(program: Program) -> Iterator[Remark]:
+    """A schedule steps with each batch, and is as long as there are samples."""
+    computation = computation_of(program)
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        if not is_schedule(schedule) or schedule.op == _PLATEAU or value.where.under:
+            continue
+        over = next((each for _, each in list(_loops(computation, value))[-1:]), value)
+        data = over.argument("dataset", 0) if over.op == "torch.utils.data.DataLoader" else None
+        size = over.argument("batch_size", 1) if data is not None else over.args[2] if over.op == "range" and len(over.args) == 3 else None
+        if size is None or number(size) == 1 or "batch_sampler" in over.named or (data is None and not any(one.op == "len" or one.op in ("size", "shape") for one in origins(over.args[1]))):
+            continue
+        for length in _lengths(schedule):
+            found = list(origins(length, stop=("len", "part")))
+            whole = next((one for one in found if _counts_samples(one, over, data)), None)
+            if whole is not None and not any(one.op in ("div", "floordiv", "ceil") for one in found) and not any(same(bare(one), bare(size)) for one in found):
+                yield Remark(value.node, f"{short(value.node)} runs once for each batch of {short(size.node)}, and {schedule.op.rpartition('.')[2]} is made for {short(length.node)} (line {length.line}): {short(whole.node)} counts samples")
+                return
+
+
+def _counts_samples(value: Value, over: Value, data: Value | None) -> bool:
+    """Whether a value is the number of samples that a loop over batches goes through."""
+    if data is None:
+        return same(bare(value), bare(over.args[1]))
+    of = bare(value.args[0]) if value.op == "len" and value.args else None
+    return of is not None and (of is bare(data) or (of.op == "dataset" and bool(of.args) and of.args[0] is over))
 
 
 @FINDERS.add("schedule-at-the-wrong-level")
@@ -413,6 +442,18 @@ def _only_every(step: Value, value: Value) -> Iterator[Value]:
         if id(test) in around:
             continue
         yield from (bare(one.args[1]) for one in origins(test) if one.op == "mod" and len(one.args) == 2)
+
+
+def _counts_updates(computation: Computation, divisor: Value, every: Value, value: Value) -> bool:
+    """Whether a number of batches or of samples, divided by a number, is that of the updates, each made of `every` batches."""
+    divisor = bare(divisor, "builtins.int")
+    if same(divisor, every) or (divisor.op == "mul" and any(same(bare(one), every) for one in divisor.args)):
+        return True
+    samples, batches = number(divisor), number(every)
+    if samples is None or batches is None or batches < 2:
+        return False
+    sizes = [over.argument("batch_size", 1) if over.op == "torch.utils.data.DataLoader" else over.args[2] if over.op == "range" and len(over.args) > 2 else None for _, over in list(_loops(computation, value))[-1:]]
+    return any((number(one) or 1) > 1 and (number(one) or 0) * batches == samples for one in sizes)
 
 
 def _every(step: Value) -> Iterator[Value]:

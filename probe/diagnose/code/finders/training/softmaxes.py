@@ -385,6 +385,8 @@ def _another_range(program: Program) -> Iterator[Remark]:
         if by_hand(given) in wrong and found == {by_hand(given)} and not swapped:
             yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[by_hand(given)]} (line {given.line})")
         target = bare(value.args[1]) if value.op == "kl_div" and len(value.args) > 1 else value
+        if target.op == "log_softmax" and is_none(value.named.get("log_target")) and "**" not in value.named and len(value.args) < 6 and by_hand(given) == "log_softmax":
+            yield Remark(value.node, f"kl_div takes probabilities as its target without log_target=True, and {short(target.node)} (line {target.line}) is the output of a log_softmax")
         if target.op in ("softmax", "sigmoid") and constant(value.named.get("log_target")) is True:
             yield Remark(value.node, f"{short(value.node)} takes the target for logarithms (log_target=True), and {short(target.node)} (line {target.line}) gives probabilities")
 

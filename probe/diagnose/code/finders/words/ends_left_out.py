@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.numberings import begins_at, contents, written
 
 FINDERS = Finders()
 
@@ -23,9 +24,27 @@ def _end_left_out(program: Program) -> Iterator[Remark]:
         if left_out is None or len(loss.args) < 2 or loss.where.no_grad:
             continue
         row = next((one for one in origins(loss.args[1]) if _ends_with(one, bare(left_out)) and not any(user.op in ("append", "extend") and user.args[0] is one for user in computation.users(one))), None)
+        row = row or next(_written_behind(computation, loss.args[1], bare(left_out)), None)
         if row is not None:
             yield Remark(loss.node, f"{short(loss.node)} leaves {short(left_out.node)} out of the loss, and each text ends with it: {short(row.node)} (line {row.line})")
             return
+
+
+def _written_behind(computation: Computation, labels: Value, end: Value) -> Iterator[Value]:
+    """Where the labels of a padded block get an end behind the words of a row: `y[i, len(words)] = END`."""
+    for block in contents(computation, labels):
+        writes = [one for one in written(computation, block) if len(one.args) > 2] if block.op in ("full", "zeros", "new_full", "new_zeros") else []
+        for one in writes:
+            last = one.args[1].parts[-1] if isinstance(one.args[1], Many) and one.args[1].parts else one.args[1]
+            behind = any(begins_at(each.args[1]) == 0 and _stops_at(each.args[1], last) for each in writes)
+            if behind and (bare(one.args[2]) is end or same(bare(one.args[2]), end)):
+                yield one
+
+
+def _stops_at(index: Value, place: Value) -> bool:
+    """Whether a slice goes up to a place: `[i, :n]` and n."""
+    last = index.parts[-1] if isinstance(index, Many) and index.parts else index
+    return last.op == "slice" and place.op != "slice" and (last.args[1] is place or same(last.args[1], place))
 
 
 @FINDERS.add("end-never-learned")

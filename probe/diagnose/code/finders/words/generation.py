@@ -173,11 +173,37 @@ def _begin_again(program: Program) -> Iterator[Remark]:
         if new is None:
             continue
         before = next((one for one in origins(parts[0]) if one.op == "run" and one.args[0] is new.args[0] and one.number < new.number), None)
-        places = [_places_of(one) for one in (new, before)] if before is not None else []
+        places = [_places_of(one) for one in parts[::-1]] if before is not None else []
         counted = next((one for one in places[0] if any(one.node is other.node for other in places[1])), None) if places else None
         if counted is not None:
             yield Remark(counted.node, f"{short(counted.node)} begins at 0 in every call, also where {short(joined.node)} (line {joined.line}) puts the words behind those of earlier calls")
             return
+
+
+@FINDERS.add("positions-begin-again")
+def _turned_again_from_the_start(program: Program) -> Iterator[Remark]:
+    """An object keeps the keys of earlier calls and joins new ones to them, which were turned by the first places of a table."""
+    for function in program.everywhere(ast.FunctionDef):
+        mine = own(function, ast.Call)
+        kept = {ast.unparse(one) for one in own(function, ast.Attribute) if isinstance(one.ctx, ast.Store) and is_self(one.value)}
+        for joined in (one for one in mine if program.called(one) in ("torch.cat", "torch.concat") and one.args and isinstance(one.args[0], (ast.List, ast.Tuple))):
+            parts = joined.args[0].elts if isinstance(joined.args[0], (ast.List, ast.Tuple)) else []
+            if len(parts) != 2 or ast.unparse(parts[0]) not in kept or not isinstance(parts[1], ast.Name):
+                continue
+            new = parts[1].id
+            turned = [one for one in own(function, ast.Assign) if one.lineno < joined.lineno and new in {each.id for target in one.targets for each in ast.walk(target) if isinstance(each, ast.Name)}]
+            for cut in (each for one in turned[-1:] for each in ast.walk(one.value) if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice)):
+                bounds = cut.slice
+                assert isinstance(bounds, ast.Slice)
+                if bounds.lower is None and isinstance(bounds.upper, ast.Name) and _is_size(function, bounds.upper.id) and ast.unparse(cut.value) != new:
+                    yield Remark(cut, f"{short(cut)} begins at 0 in every call, also where {short(joined)} (line {joined.lineno}) puts the words behind those of earlier calls")
+                    return
+
+
+def _is_size(function: ast.FunctionDef, name: str) -> bool:
+    """Whether a name is only ever given a size of something, and nothing is added to it."""
+    given = [one for one in own(function, ast.Assign, ast.AugAssign) if name in {each.id for target in (one.targets if isinstance(one, ast.Assign) else [one.target]) for each in ast.walk(target) if isinstance(each, ast.Name)}]
+    return bool(given) and all(isinstance(one, ast.Assign) and any(isinstance(each, ast.Attribute) and each.attr in ("shape", "size") for each in ast.walk(one.value)) and not any(isinstance(each, ast.BinOp) for each in ast.walk(one.value)) for one in given)
 
 
 def _places_of(run: Value) -> list[Value]:
@@ -192,8 +218,8 @@ def _layer_of(value: Value) -> Value | None:
         value = bare(value)
         if value.op == "run" and len(value.args) > 1:
             return value
-        if value.op not in ("transpose", "permute", "part", "chunk", "split", "unbind") or not value.args:
-            return None
+        if value.op not in ("transpose", "permute", "part", "chunk", "split", "unbind", "add", "mul") or not value.args:
+            return None  # a sum of products turns keys by their places
         value = value.args[0]
     return None
 
@@ -202,7 +228,7 @@ def _from_zero(value: Value) -> Value | None:
     """The places, counted from 0 to the length of what is read, by which a value looks up positions."""
     if value.op == "run" and len(value.args) == 2 and value.args[0].op == "torch.nn.Embedding":
         index: Value | None = value.args[1]
-    elif value.op == "part" and len(value.args) == 2 and value.args[0].op in ("torch.nn.Parameter", "set_item", "register_buffer", "unsqueeze"):
+    elif value.op == "part" and len(value.args) == 2 and value.args[0].op in ("torch.nn.Parameter", "set_item", "register_buffer", "unsqueeze", "cos", "sin", "polar"):
         index = value.args[1]
     else:
         return None

@@ -74,3 +74,34 @@ def _gathered(computation: Computation) -> set[int]:
             elif one.op == "add":
                 found.add(id(part))
     return found
+
+
+@FINDERS.add("last-batch-alone")
+def _list_unread(program: Program) -> Iterator[Remark]:
+    """The scores of all batches of an evaluation are put into a list or a sum that nothing reads, and what follows the loop tells
+    the last one."""
+    computation = computation_of(program)
+    learned = {loop for one in computation.of("backward") for loop in one.where.loops}
+    for kept in computation.of("append", "add"):
+        loop = kept.where.loops[-1] if kept.where.loops else None
+        score = kept.args[1] if len(kept.args) == 2 else None
+        if not isinstance(loop, ast.For) or loop in learned or score is None or not kept.where.no_grad or kept.where.maybe or not _is_score(score, loop):
+            continue
+        if any(isinstance(one, (ast.Break, ast.Return, ast.Yield)) for one in ast.walk(loop)) or _is_read(computation, kept, loop):
+            continue
+        told = [one for one in computation.users(score) if one.op in _TELLS and one.op not in ("append", "update") and one.number > kept.number]
+        outside = next((one for one in told if loop not in one.where.loops), None)
+        if outside is not None and not any(loop in one.where.loops for one in told):
+            yield Remark(outside.node, f"{short(outside.node)} tells {short(score.node)} (line {score.line}) of the last batch alone, and nothing reads {short(kept.node)} (line {kept.line}), which holds those of all")
+            return
+
+
+def _is_read(computation: Computation, kept: Value, loop: ast.AST) -> bool:
+    """Whether anything reads the list or the sum that a loop puts scores into."""
+    home = kept.args[0] if kept.op == "append" else kept
+    users = [*computation.users(home), *(user for one in computation.users(home) if one.op in ("tuple", "either") for user in computation.users(one))]
+    if isinstance(kept.node, ast.AugAssign) and not isinstance(kept.node.target, ast.Name):
+        return True
+    if kept.op == "add" and not isinstance(kept.node, ast.AugAssign):
+        return True
+    return not isinstance(home, (Many, Value)) or any(one is not kept and one.op not in ("tuple", "append", "list", "either") and (loop not in one.where.loops or one.op != "append") for one in users) or any(isinstance(one, Instance) for one in computation.of("set_attribute") if one.args[-1] is home)
