@@ -32,12 +32,13 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders.agents import kept_rows, opposing_terms
+from probe.diagnose.code.finders.agents import kept_rows, opposing_terms, several_steps
 from probe.diagnose.code.finders.axes import (
     all_pairs,
     columns_beside_rows,
     derived_by,
     kept_sizes,
+    masks_of_padding,
     matrix_roots,
     merged_axes,
     risk_orders,
@@ -78,6 +79,7 @@ from probe.diagnose.code.finders.graphs import (
     sampled_items,
 )
 from probe.diagnose.code.finders.images import (
+    averaged_classes,
     cut_boxes,
     drawn_codes,
     drawn_in_evaluation,
@@ -85,6 +87,7 @@ from probe.diagnose.code.finders.images import (
     own_noise,
     steps_of_schedules,
     target_ranges,
+    turned_views,
 )
 from probe.diagnose.code.finders.losses import (
     adversaries,
@@ -106,6 +109,7 @@ from probe.diagnose.code.finders.measured import (
     cycles,
     distances_for_scores,
     fitted_before,
+    kept_lists,
     lopsided_errors,
     other_sizes,
     steps_of_time,
@@ -189,6 +193,7 @@ from probe.diagnose.code.finders.weights import (
     another_order,
     class_orders,
     kept_best,
+    kept_folds,
     own_state,
     resumed_parts,
     stored_averages,
@@ -272,14 +277,14 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    ends_left_out.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS, kept_best.FINDERS, resumed_parts.FINDERS,
+    ends_left_out.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS, kept_best.FINDERS, kept_folds.FINDERS, resumed_parts.FINDERS,
     all_pairs.FINDERS, another_order.FINDERS, class_orders.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, precision_curves.FINDERS, related_rows.FINDERS, sampler_weights.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
     preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, histories.FINDERS, kept_directions.FINDERS, last_scores.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
     best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, focal_weights.FINDERS,
+    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, masks_of_padding.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, turned_views.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, kept_lists.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, several_steps.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, averaged_classes.FINDERS, focal_weights.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

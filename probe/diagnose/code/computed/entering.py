@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import SEQUENCES, Containers
 from probe.diagnose.code.computed.frames import BUILTINS, Frame, defaults_of, given_to
-from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, OF_A_TYPE, SAME_OBJECT, method, operation
+from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
 from probe.diagnose.code.computed.value import KEPT, Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
@@ -402,7 +402,7 @@ class Calls(Containers):
             self.new(operation(dotted), args, node, named)
             return args[0]
         listed = len(args) == 1 and (isinstance(args[0], Many) or args[0].op in KEPT or args[0].op in ("set_item", "div"))
-        return self.new(OF_A_TYPE.get(dotted, operation(dotted)) if listed else operation(dotted), args, node, _plain(named))
+        return self.new(operation(dotted, listed), args, node, _plain(named))
 
     def sequence(self, dotted: str, args: list[Value], node: ast.AST) -> Value:
         """Sequential or ModuleList: `data` is True where it has more layers than are known."""

@@ -45,8 +45,11 @@ SAME_OBJECT = frozenset({
 """Methods of a module that give the module itself."""
 
 
-def operation(dotted: str) -> str:
-    """The one name of what a library calls by a dotted name; the dotted name of all other things."""
+def operation(dotted: str, listed: bool = False) -> str:
+    """The one name of what a library calls by a dotted name; the dotted name of all other things. `listed`: whether it is given
+    one list or array."""
+    if listed and dotted in OF_A_TYPE:
+        return OF_A_TYPE[dotted]
     for prefix in PREFIXES:
         if dotted.startswith(prefix):
             rest = dotted[len(prefix):]

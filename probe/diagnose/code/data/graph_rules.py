@@ -23,6 +23,7 @@ from probe.diagnose.code.rule import Finders, Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
@@ -70,10 +71,21 @@ def _counts_on(program: Program, node: ast.AST, name: str) -> bool:
     )
 
 
+_EACH_ONCE = (
+    "randperm", "permutation", "unique", "nonzero", "flatnonzero", "arange", "argsort", "setdiff1d", "isin", "isnan", "isfinite", "eq", "ne", "lt", "gt", "le", "ge",
+    "logical_not", "logical_and", "logical_or",
+)
+"""What gives a mask, or the number of each place at most once."""
+
+
 def _is_many(program: Program, flow: Flow, index: ast.Name) -> bool:
     """Whether a variable is an index of many rows: it takes the rows that a network or `torch.cat` gets."""
     value = flow.value(index)
-    if "mask" in index.id.lower() or isinstance(value, ast.Compare) or is_method(value, "randperm", "unique", "nonzero", "arange"):
+    for _ in range(4):
+        value = flow.value(value.value) if isinstance(value, ast.Subscript) else value  # `order[:n]`
+    if "mask" in index.id.lower() or isinstance(value, (ast.Compare, ast.UnaryOp, ast.BoolOp)) or is_method(value, *_EACH_ONCE):
+        return False
+    if any(is_attribute(one, "bool", "bool_") or is_name(one, "bool") for one in ast.walk(value)):
         return False
     bindings = flow.bindings(index)
     if len(bindings) == 1 and bindings[0].how == "for":

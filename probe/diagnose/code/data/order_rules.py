@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING, data_sets, filled_with
 from probe.diagnose.code.finders.data.whole_sets import order_never_used
 from probe.diagnose.code.finders.pictures.mirrored_sides import sides_not_exchanged
+from probe.diagnose.code.finders.rows.cut_in_two import places_for_rows
 from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
 from probe.diagnose.code.finders.runs.twice_balanced import balanced_twice
 from probe.diagnose.code.flow import Flow, flow_of, place_of
@@ -263,3 +264,10 @@ RULES.add(
     "a rare class counts by the square of how rare it is: it is predicted far too often",
     "use one of the two: the sampler, or the weights of the loss",
 )(balanced_twice)
+
+
+RULES.add(
+    "places-for-rows",
+    "the parts are made of the first rows of all, held-out ones among them: what was kept apart is trained on, and other rows are never seen",
+    "look the numbers up first: rows = numbers[order[:n]], then x[rows]",
+)(places_for_rows)

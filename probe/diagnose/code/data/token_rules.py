@@ -6,6 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.axes.masks_of_padding import (
+    mask_of_the_word_before,
+    padding_shown_by_its_mask,
+)
 from probe.diagnose.code.finders.sequences.padded_words import padding_of_another_number
 from probe.diagnose.code.finders.sequences.readings import unknown_word_is_padding
 from probe.diagnose.code.finders.sequences.same_words import score_not_shifted
@@ -307,3 +311,13 @@ RULES.add(
     "the model is trained to write prompts, and not to answer them",
     "leave out the prompt: labels[: len(prompt)] = -100",
 )(answer_left_out)
+RULES.add(
+    "padding-shown-by-its-mask",
+    "the mask leaves nothing out: the padding is read like words, and what a text gives depends on the longest one beside it",
+    "fill the mask up with 0, whatever fills up the words: pad_sequence(masks, batch_first=True)",
+)(padding_shown_by_its_mask)
+RULES.add(
+    "mask-of-the-word-before",
+    "behind each text one padding more is asked for, or counted: what is learned, or reported, holds a word that nobody wrote",
+    "shift the mask as the words that are asked for: mask[:, 1:]",
+)(mask_of_the_word_before)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, names_given
 from probe.diagnose.code.finders.evaluation.rollouts import each_step_from_the_data
-from probe.diagnose.code.finders.evaluation.temperatures import calibrated_on_what_was_learned
+from probe.diagnose.code.finders.evaluation.temperatures import (
+    calibrated_on_the_test,
+    calibrated_on_what_was_learned,
+)
 from probe.diagnose.code.finders.evaluation.unsaved_statistics import statistics_outside_the_state
 from probe.diagnose.code.finders.images.absent_classes import absent_class
 from probe.diagnose.code.finders.measured.cycles import circle_not_closed, targets_scaled_by_the_batch
@@ -248,3 +251,10 @@ RULES.add(
     "the score is that of random weights: nothing of the training is in it",
     "load the saved weights: model.load_state_dict(torch.load(path))",
 )(judged_untrained)
+
+
+RULES.add(
+    "calibrated-on-the-test",
+    "the temperature is the best one for these labels: the error of calibration that is reported is lower than on new data",
+    "fit it to the validation part, and report the error on the test part",
+)(calibrated_on_the_test)

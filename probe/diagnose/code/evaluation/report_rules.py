@@ -15,7 +15,9 @@ from probe.diagnose.code.finders.evaluation.ranks_of_items import item_for_rank,
 from probe.diagnose.code.finders.evaluation.raw_observations import raw_observations
 from probe.diagnose.code.finders.evaluation.signal_peaks import peak_of_another_range
 from probe.diagnose.code.finders.evaluation.tied_ranks import counted_as_better
+from probe.diagnose.code.finders.measured.strided_windows import scored_in_several_windows
 from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
+from probe.diagnose.code.finders.rankings.empty_slots import slots_left_at_zero
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark, Rules
@@ -210,3 +212,15 @@ RULES.add(
     "the number says nothing of the model: precision and recall are those of the order in which the samples happen to lie",
     "sort the labels by the scores, the highest first: labels[np.argsort(-scores)]",
 )(precision_out_of_order)
+RULES.add(
+    "scored-in-several-windows",
+    "the perplexity is too high: words are also scored with next to nothing before them, and the text counts several times",
+    "score in each window only the words that no window before it had, as labels[:-new] = -100 does; or begin windows as far apart as they are long",
+)(scored_in_several_windows)
+
+
+RULES.add(
+    "slots-left-at-zero",
+    "the first thing counts as ranked wherever a list is short: the score is too high where it is right",
+    "fill the block with -1, or compare only the slots that were filled",
+)(slots_left_at_zero)

@@ -62,7 +62,7 @@ def _against_targets(program: Program) -> Iterator[Remark]:
 def _becomes_weights(program: Program, difference: ast.AST, depth: int = 2) -> bool:
     """Whether differences become weights, exp(-d ** 2 / h): of each sample at each place, as in a soft histogram."""
     for around in program.parents(difference):
-        if isinstance(around, ast.Call) and last_word(around.func) in ("exp", "softmax", "rbf"):
+        if isinstance(around, ast.Call) and last_word(around.func) in ("exp", "softmax", "log_softmax", "logsumexp", "argmin", "rbf"):
             return True
         if isinstance(around, ast.Assign) and isinstance(around.targets[0], ast.Name) and depth:
             name = around.targets[0].id

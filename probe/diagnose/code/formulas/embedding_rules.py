@@ -130,7 +130,7 @@ def _finds_itself(program: Program) -> Iterator[Remark]:
             for one in ast.walk(frame)
         )
         labels = any(isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq) and any(isinstance(side, ast.Subscript) for side in ast.walk(one)) for one in ast.walk(frame))
-        if not cleared and labels and not _second_on(frame):
+        if not cleared and labels and not _second_on(frame) and not _taken_off(frame):
             yield Remark(call, f"{short(call)} searches the neighbours of {text_of(sides)} in {text_of(sides)} itself: the nearest one is the sample, whose label is right")
 
 
@@ -150,6 +150,12 @@ def _compared_with_itself(program: Program, flow: Flow, node: ast.AST | None) ->
 def _second_on(frame: ast.AST) -> bool:
     """Whether a slice leaves out a first column: `[:, 1:]`, `[1:]`."""
     return any(isinstance(one, ast.Slice) and isinstance(one.lower, ast.Constant) and one.lower.value == 1 for one in ast.walk(frame))
+
+
+def _taken_off(frame: ast.AST) -> bool:
+    """Whether each sample itself is taken from a sum over its neighbours, `hits.sum(1) - 1`, or told from them by its place."""
+    apart = any(isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.NotEq) and mentions(one, "arange") for one in ast.walk(frame))
+    return apart or any(is_binary(one, ast.Sub) and is_method(one.left, "sum") for one in ast.walk(frame))
 
 
 @RULES.add("standardized-across-features", "the product is no correlation: its diagonal cannot be 1 where the features agree", "take mean and deviation over the batch: dim=0")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from probe.diagnose.code.finders.images.inverses import inverse_that_stretches_again
 from probe.diagnose.code.finders.images.kept_boxes import overlapping_kept
+from probe.diagnose.code.finders.images.latent_scales import decoded_in_another_scale
 from probe.diagnose.code.finders.images.loudness import power_for_amplitude
 from probe.diagnose.code.finders.images.pair_scales import logarithm_for_scale, own_pair_among_positives
+from probe.diagnose.code.finders.images.schedule_tables import (
+    table_of_the_old_schedule,
+    weight_of_another_prediction,
+)
 from probe.diagnose.code.finders.images.steps_of_schedules import before_the_first
 from probe.diagnose.code.finders.images.target_ranges import targets_out_of_reach
 from probe.diagnose.code.finders.images.unbounded_critics import critic_without_a_bound
@@ -53,3 +58,18 @@ RULES.add(
     "its answers are no distance: they grow without end, and so do the gradients that the generator gets",
     "clip its weights after each step, add a gradient penalty, or use spectral_norm in its layers",
 )(critic_without_a_bound)
+RULES.add(
+    "weight-of-another-prediction",
+    "the steps count in another proportion than was meant: some of them are learned hardly at all, or nearly alone",
+    "for the velocity divide by snr + 1: torch.clamp(snr, max=gamma) / (snr + 1); for the noise by snr",
+)(weight_of_another_prediction)
+RULES.add(
+    "table-of-the-old-schedule",
+    "two parts of the program take the same step for two different amounts of noise",
+    "move the schedule first, and compute all tables of it after that",
+)(table_of_the_old_schedule)
+RULES.add(
+    "decoded-in-another-scale",
+    "the decoder is given codes that are as many times too small or too large as they were scaled: what is drawn looks like none of the data",
+    "take the factor out before: decode(z / scale)",
+)(decoded_in_another_scale)

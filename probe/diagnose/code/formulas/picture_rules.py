@@ -27,6 +27,7 @@ from probe.diagnose.code.finders.pictures.repeated_noise import (
     bounded_critic,
     drawn_once,
     mixed_pixel_by_pixel,
+    noise_is_the_prediction,
     step_before_of_another_stride,
     step_on_another_scale,
 )
@@ -173,6 +174,11 @@ RULES.add(
     "after each step the sample holds another amount of noise than the network is then told",
     "take the step that comes next: zip(steps[:-1], steps[1:])",
 )(step_before_of_another_stride)
+RULES.add(
+    "noise-is-the-prediction",
+    "the steps back draw nothing: samples lack the spread of the data, and keep noise that should be gone",
+    "draw it: x = mean + sigma * torch.randn_like(x)",
+)(noise_is_the_prediction)
 RULES.add(
     "step-on-another-scale",
     "the network is asked about steps that it has never been given: it removes the wrong amount of noise",

@@ -6,6 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.agents.masks_of_answers import (
+    left_out_in_the_divisor,
+    mask_of_another_answer,
+)
 from probe.diagnose.code.finders.sequences.softmax_of_frames import over_the_frames
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
@@ -176,3 +180,13 @@ RULES.add(
     "the probabilities of a frame do not add up to 1, and depend on the other frames: the loss is none of probabilities",
     "let it run over the classes: log_softmax(dim=-1) before the axes are turned",
 )(over_the_frames)
+RULES.add(
+    "mask-of-another-answer",
+    "words of the prompt or the padding count as those of the answer, and some of its own do not: what is compared are no two answers",
+    "make the mask of each answer from the answer itself",
+)(mask_of_another_answer)
+RULES.add(
+    "left-out-in-the-divisor",
+    "the more rows are left out, the smaller the mean: the loss and the steps shrink with them",
+    "divide by the sum of the same mask that multiplies: (x * keep).sum() / keep.sum()",
+)(left_out_in_the_divisor)

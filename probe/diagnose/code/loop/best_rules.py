@@ -79,6 +79,7 @@ def goes_on_from(program: Program, node: ast.AST, depth: int = 4) -> bool:
 
 def _is_gone_on_from(program: Program, target: ast.expr, statement: ast.stmt, depth: int) -> bool:
     """Whether what a count was assigned to is read, or counted further, where a training goes on."""
+    found: list[ast.Name | ast.Attribute]
     if isinstance(target, ast.Name):
         frame = program.frame(statement)
         shared = any(isinstance(one, ast.Global) and target.id in one.names for one in ast.walk(frame))

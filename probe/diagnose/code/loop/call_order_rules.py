@@ -279,7 +279,8 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
         after = program.after(owner)
         events_after = [one for one in events_of(flow, after) if one.what in ("step", "zero", "backward")]
         step = events_after[0] if events_after else None
-        if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args):
+        given = any(isinstance(one, ast.Attribute) and one.attr == "grad" and isinstance(one.ctx, ast.Store) for statement in after for one in ast.walk(statement))
+        if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args) and not given:
             for zero in zeros:
                 if _clears(flow, zero, step.of, True) and not any(_runs(program, one, "step") for statement in body for one in ast.walk(statement)):
                     yield Remark(step.node, f"{short(step.node)} stands after the loop in which {short(zero.node)} runs in every pass: only the gradients of the last pass are used")

@@ -46,6 +46,7 @@ from probe.diagnose.code.finders.runs.repeated_trainings import (
 )
 from probe.diagnose.code.finders.runs.resumed_runs import (
     resumed_at_another_epoch,
+    schedule_replayed,
     skipped_in_each_epoch,
 )
 from probe.diagnose.code.finders.runs.scaled_losses import half_without_scaler
@@ -123,6 +124,8 @@ def _not_divided(program: Program) -> Iterator[Remark]:
             divided = loss is None or any(is_binary(one, ast.Div, ast.Mult) or isinstance(one, ast.AugAssign) for one in flow.origins(loss))
             divided = divided or any(isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Div, ast.Mult)) for one in ast.walk(loop))
             divided = divided or any(is_method(one, "div_", "mul_", "_foreach_div_", "_foreach_mul_") and mentions(one, "grad") for one in program.calls())
+            passed = any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(loop))  # to a function that divides
+            divided = divided or (passed and any(is_method(one, "div_", "mul_", "_foreach_div_", "_foreach_mul_") for one in program.calls()))
             if (plain or clips) and not divided:
                 yield Remark(backwards[0].node, f"{short(backwards[0].node)} adds up the gradients of {short(count)} batches for one step, and nothing divides by {short(count)}")
 
@@ -406,3 +409,10 @@ RULES.add(
     "what is distilled is noise: the pupil is worse than without it",
     "load or train the teacher first",
 )(teacher_never_taught)
+
+
+RULES.add(
+    "schedule-replayed",
+    "after a resumption the schedule is twice as far as the training: the rate is that of a later epoch, or at its end",
+    "load the state of the schedule, or make its steps again, and not both",
+)(schedule_replayed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objects.saved_parts import trained_and_not_saved
@@ -47,21 +48,49 @@ def _of_no_parameter(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     remarked: set[str] = set()
     for node in program.everywhere(ast.Compare, ast.Call):
-        if compares(node, ast.In, ast.NotIn):
-            wanted, name = node.left, node.comparators[0]
-        elif is_method(node, "startswith") and len(node.args) == 1:
-            wanted, name = node.args[0], node.func.value
-        else:
+        searched = _searched(flow, node)
+        if searched is None:
             continue
-        if not is_name(name) or not _is_of_parameter(flow, name):
-            continue
-        for text in _texts(flow, wanted):
-            parts = [part for part in text.split(".") if part and not part.isdigit()]
-            unknown = [part for part in parts if not any(part in one for one in known)]
-            if unknown and text not in remarked:
+        texts, small = searched
+        beside = [text for one in _alternatives(program, node) if one is not node and (found := _searched(flow, one)) is not None for text in found[0]]
+        norms = [text for text in (*texts, *beside) if re.search("norm|ln|rms|gamma|scale", text, re.I) and not _unknown(text, known, small)]  # names of several models
+        for text in texts:
+            unknown = _unknown(text, known, small)
+            if unknown and text not in remarked and ("norm" not in text.lower() or (_has_norms(program) and not norms)):
                 remarked.add(text)
                 part = unknown[0] if len(unknown[0]) <= LONGEST_CONSTANT else f"{unknown[0][: LONGEST_CONSTANT - 1]}…"
                 yield Remark(node, f"{short(node)} looks for {part!r}, and no module or parameter of the program has that in its name")
+
+
+def _searched(flow: Flow, node: ast.AST) -> tuple[list[str], bool] | None:
+    """The texts that are searched in the name of a parameter, and whether the name is put in small letters first."""
+    if isinstance(node, ast.Compare) and compares(node, ast.In, ast.NotIn):
+        wanted, name = node.left, node.comparators[0]
+    elif isinstance(node, ast.Call) and is_method(node, "startswith", "endswith") and len(node.args) == 1:
+        wanted, name = node.args[0], node.func.value
+    else:
+        return None
+    small = is_method(name, "lower", "casefold")
+    if is_method(name, "lower", "casefold"):
+        name = name.func.value
+    return (list(_texts(flow, wanted)), small) if is_name(name) and _is_of_parameter(flow, name) else None
+
+
+def _alternatives(program: Program, node: ast.AST) -> list[ast.expr]:
+    """The conditions that one is an alternative of."""
+    around = program.parent.get(node)
+    return around.values if isinstance(around, ast.BoolOp) and isinstance(around.op, ast.Or) else []
+
+
+def _unknown(text: str, known: frozenset[str], small: bool) -> list[str]:
+    """The parts of a text that no name has in it."""
+    parts = [part for part in text.split(".") if part and not part.isdigit()]
+    return [part for part in parts if not any(part in (one.lower() if small else one) for one in known)]
+
+
+def _has_norms(program: Program) -> bool:
+    """Whether the program has layers that normalize, by their names."""
+    return any("Norm" in (last_word(call.func) or "") for call in program.calls())
 
 
 def _is_of_parameter(flow: Flow, name: ast.Name) -> bool:

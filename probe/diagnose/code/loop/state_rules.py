@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.data.data_flow import trains
+from probe.diagnose.code.finders.runs.resumed_runs import steps_alone
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.average_rules import past_of_lists
 from probe.diagnose.code.loop.best_rules import comparison_above, goes_on_from
@@ -343,7 +345,7 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
             if word not in taken:
                 yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and {best}, which is saved under {word!r}, begins anew: the first epoch after the resumption counts as the best one")
         for word, family in saved.items():
-            if word not in taken:
+            if word not in taken and not (family == "scheduler" and any(steps_alone(computation_of(program)))):
                 what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
                 yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {word!r} is not loaded: {what}")
         for family, made in _never_kept(program, saved):

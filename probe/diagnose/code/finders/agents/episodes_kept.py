@@ -53,10 +53,48 @@ def memory_kept_across_episodes(program: Program) -> Iterator[Remark]:
             if name is None or around is loop or around is None:
                 continue
             others = [one for one in ast.walk(loop) if isinstance(one, ast.Assign) and one is not given and any(name in names_set(target) for target in one.targets)]
-            begins = [one for one in own(program.scope(loop), ast.Assign) if one.lineno < loop.lineno and any(is_name(target, name) for target in one.targets) and _is_beginning(one.value)]
+            begins = [one for one in own(program.scope(loop), ast.Assign) if one.lineno < loop.lineno and any(is_name(target, name) for target in one.targets) and (_is_beginning(one.value) or _is_begun_by(one.value, given.value))]
             if begins and all(any(is_method(part, "detach") for part in ast.walk(one.value)) for one in others) and not any(_clears(one, name) for one in ast.walk(loop)):
                 yield Remark(given, f"{name} is made in line {begins[-1].lineno}, before the loop over the episodes, and {short(env)}.reset() in line {loop.lineno if not resets else resets[0].lineno} begins an episode without it: the policy begins with what it remembers of the last one")
                 return
+    yield from _kept_in_a_stream(program)
+
+
+def _kept_in_a_stream(program: Program) -> Iterator[Remark]:
+    """The steps of many episodes are taken in one loop, which reads where one ends, and the state is carried over these ends."""
+    for given in program.everywhere(ast.Assign):
+        loop, name = _innermost(program, given), _carried(program, given)
+        around = sorted(program.loops(given), key=lambda one: one.lineno)
+        if loop is None or name is None or not around:
+            continue
+        stepped = [(one, target.elts[2]) for one in own(loop, ast.Assign) if is_method(one.value, "step") and _innermost(program, one) is loop for target in one.targets if isinstance(target, ast.Tuple) and len(target.elts) in (3, 4, 5)]
+        resets = [one for one in ast.walk(around[0]) if is_method(one, "reset", "reset_hidden")]
+        ends = [(step, end.id) for step, end in stepped if isinstance(end, ast.Name) and _is_an_end(program, around[0], end.id)]
+        told = {ends[0][1]} if ends else set()
+        told |= {each for one in ast.walk(loop) if isinstance(one, ast.Assign) and told & names_of(one.value) for target in one.targets for each in names_set(target)}
+        if not ends or name in told or told & names_of(given.value) or any(not _is_under(one, loop, told) for one in resets):
+            continue
+        others = [one for one in ast.walk(around[0]) if isinstance(one, ast.Assign) and one is not given and any(name in names_set(target) for target in one.targets)]
+        begins = [one for one in own(program.scope(loop), ast.Assign) if one.lineno < around[0].lineno and any(name in names_set(target) for target in one.targets)]
+        if begins and all(any(is_method(part, "detach") for part in ast.walk(one.value)) and not told & names_of(one.value) for one in others) and not any(_clears(one, name) for one in ast.walk(around[0])):
+            yield Remark(given, f"{name} is carried from step to step, also where {ends[0][1]} of {short(ends[0][0].value)} (line {ends[0][0].lineno}) says that an episode ends: the policy begins the next one with what it remembers of the last one")
+            return
+
+
+def _is_an_end(program: Program, loop: ast.AST, name: str) -> bool:
+    """Whether a program takes a name for the end of an episode: it asks `if done`, or multiplies by `1 - done`, also of the list
+    that it is put into."""
+    kept = {last_word(one.func.value) for one in ast.walk(loop) if is_method(one, "append") and len(one.args) == 1 and name in names_of(one.args[0])}
+    kept |= {last_word(target.value) for one in ast.walk(loop) if isinstance(one, ast.Assign) and name in names_of(one.value) for target in one.targets if isinstance(target, ast.Subscript)}
+    asked = any(isinstance(one, ast.If) and is_name(one.test, name) and any(is_method(part, "reset") for part in ast.walk(one)) for one in ast.walk(loop))
+    read = [one.right for one in program.everywhere(ast.BinOp) if isinstance(one.op, ast.Sub) and isinstance(one.left, ast.Constant) and one.left.value == 1]
+    words = {name, *kept} - {""}
+    return asked or any(last_word(part) in words for one in read for part in ast.walk(one))
+
+
+def _is_under(reset: ast.AST, loop: ast.AST, ends: set[str]) -> bool:
+    """Whether an environment is reset within a loop, where an episode has ended."""
+    return any(isinstance(one, ast.If) and ends & names_of(one.test) and any(part is reset for part in ast.walk(one)) for one in ast.walk(loop))
 
 
 def _innermost(program: Program, node: ast.AST) -> Loop | None:
@@ -79,6 +117,15 @@ def _carried(program: Program, given: ast.Assign) -> str | None:
     read = {one.id for part in given_to for one in (part, *(part.elts if isinstance(part, ast.Tuple) else ())) if isinstance(one, ast.Name)}
     back = {name for target in given.targets for name in names_set(target)}
     return next(iter(sorted(read & back)), None)
+
+
+def _is_begun_by(node: ast.expr, run: ast.expr) -> bool:
+    """Whether a state is what a method of the network gives, that is told of no observation."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not isinstance(run, ast.Call):
+        return False
+    given = [*node.args, *(one.value for one in node.keywords)]
+    network = ast.dump(node.func.value)
+    return network in (ast.dump(run.func), ast.dump(run.func.value) if isinstance(run.func, ast.Attribute) else "") and all(isinstance(one, (ast.Constant, ast.Name, ast.Attribute)) for one in given) and not any("obs" in name or "state" in name for one in given for name in names_of(one))
 
 
 def _is_beginning(node: ast.expr) -> bool:

@@ -28,7 +28,7 @@ def stored_by_reference(program: Program) -> Iterator[Remark]:
     written = list(_written(computation))
     for added in computation.of("append") if written else ():
         store, entry = added.args[0], added.args[-1]
-        if not isinstance(store, Many) or any(one.op in _TAKEN_OUT for one in computation.users(store)):
+        if not isinstance(store, Many) or any(one.op in _TAKEN_OUT and not _is_bound(one, store) for one in computation.users(store)):
             continue
         for kept in _inside(entry):
             made = _memory(kept, _SHARED)
@@ -41,6 +41,12 @@ def stored_by_reference(program: Program) -> Iterator[Remark]:
             if wrote is not None:
                 yield Remark(added.node, f"{short(added.node)} keeps the array of line {made.line} itself, and {short(wrote.node)} (line {wrote.line}) writes into it in each pass: all entries are one array, with what the last pass has left in it")
                 return
+
+
+def _is_bound(taken: Value, store: Value) -> bool:
+    """Whether a store only gives up its oldest entry, where it has become too long."""
+    long = any(test.op in ("gt", "ge") and true and any(one.op == "len" and one.args[0] is store for one in test.args[:1]) for test, true in taken.where.under)
+    return long and (taken.op == "popleft" or (taken.op == "pop" and len(taken.args) > 1 and number(taken.args[1]) == 0))
 
 
 def _is_name(node: ast.AST) -> bool:

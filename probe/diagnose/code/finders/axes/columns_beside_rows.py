@@ -66,7 +66,8 @@ def _compared(program: Program) -> Iterator[tuple[Remark, Value]]:
             continue
         layer = _column_of_layer(column)
         known = is_column(column) and (is_row(row) or _has_squeezed(row)) and not _broadcast(value, column)
-        if _is_kernel(computation, value) or (_is_grid(column) and _is_given(row)) or (_is_grid(row) and _is_given(column)):
+        given = _is_given(column) and _is_given(row)
+        if _is_kernel(computation, value) or (given and (_is_grid(column) or _is_grid(row) or not any(one.op == "@input" for one in origins(value)))):
             continue  # all pairs are meant
         if (known or (layer is not None and (_is_row_beside(layer, row) or _is_laid(row)))) and not any(comes_from(part, one) for one in met for part in value.args):
             said.add(value.node)
@@ -79,7 +80,7 @@ def _is_kernel(computation: Computation, value: Value) -> bool:
     while waiting and depth:
         depth -= 1
         for user in computation.users(waiting.pop()):
-            if user.op == "exp":
+            if user.op in ("exp", "softmax", "log_softmax", "logsumexp", "argmin"):
                 return True
             if user.op in ("pow", "square", "abs", "neg", "clamp") or (user.op in ("mul", "div") and any(rank(one) == 0 or number(one) is not None for one in user.args)):
                 waiting.append(user)

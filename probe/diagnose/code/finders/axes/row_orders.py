@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, comes_from, constant, number, origins
+from probe.diagnose.code.computed.value import Code, Many, Value, bare, comes_from, constant, number, origins
 from probe.diagnose.code.finders.losses.token_targets import place_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -37,13 +37,14 @@ def _sorted_without_labels(program: Program) -> Iterator[Remark]:
         taken = [(value, order) for value in sides.given.values() if (order := _order_of(computation, value)) is not None]
         for value, order in taken:
             beside = [one for one in sides.beside.values() if id(one) not in sides.given]
-            if any(_is_order(one) for one in beside) or _is_restored(sides, value, order) or any(one.op in ("gather", "scatter", "index_select") for one in beside):
+            if any(_is_order(one) and one is not order for one in beside) or _is_restored(sides, value, order) or any(one.op in ("gather", "scatter", "index_select") for one in beside):
                 continue
             targets = [one for one in beside if one.op in _LOSSES and len(one.args) > 1]
             asked = list(origins(targets[0].args[1], ("run",))) if targets else []
             if not asked or any(one is value or _is_order(one) or _order_of(computation, one) is not None or one.op in ("run", "@input") for one in asked):
                 continue
-            yield Remark(value.node, f"{short(value.node)} takes the samples in the order of {short(order.node)} (line {order.line}), and {short(targets[0].node)} (line {targets[0].line}) has the targets in the old one")
+            order_said = "the order of their lengths" if order is value else f"the order of {short(order.node)} (line {order.line})"
+            yield Remark(value.node, f"{short(value.node)} takes the samples in {order_said}, and {short(targets[0].node)} (line {targets[0].line}) has the targets in the old one")
             return
 
 
@@ -64,6 +65,8 @@ def _is_order(value: Value) -> bool:
 
 def _order_of(computation: Computation, value: Value) -> Value | None:
     """The sort by lengths in whose order rows are taken: `x[order]`, `[rows[i] for i in order]`."""
+    if value.op == "sorted" and value.args and value.args[0].op not in ("zip", "range", "enumerate") and _is_by_length(value):
+        return value
     chosen = _chosen_by(computation, value)
     if chosen is None:
         return None
@@ -76,7 +79,16 @@ def _order_of(computation: Computation, value: Value) -> Value | None:
         return None
     if any(_is_order(one) for one in origins(order) if one is not order) or (value.args and any(one is bare(value.args[0]) for one in origins(order))):
         return None
-    return order if order.args and _is_lengths(order.args[0]) else None
+    return order if order.args and (_is_lengths(order.args[0]) or (order.op == "sorted" and order.args[0].op == "range" and _is_by_length(order))) else None
+
+
+def _is_by_length(value: Value) -> bool:
+    """Whether what is sorted is sorted by lengths: `sorted(rows, key=len)`."""
+    key = value.named.get("key")
+    if isinstance(key, Code) and isinstance(key.function, ast.Lambda):
+        body = key.function.body.operand if isinstance(key.function.body, ast.UnaryOp) else key.function.body
+        return isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "len"
+    return key is not None and key.op == "@library" and str(key.data).rpartition(".")[2] == "len"
 
 
 def _is_lengths(key: Value) -> bool:
@@ -87,10 +99,27 @@ def _is_lengths(key: Value) -> bool:
     return key.op == "len" or (key.op == "sum" and any(one.op in ("ne", "eq") for one in origins(key, ("run",))))
 
 
+def _written_by(computation: Computation, value: Value) -> Value | None:
+    """The order in which a loop writes rows: `for i, j in enumerate(order): x[i, ...] = rows[j]`."""
+    loop = value.where.loops[-1] if value.where.loops else None
+    names = loop.target.elts if isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple) else []
+    statement = computation.program.parent.get(value.node)
+    written = statement.value if isinstance(statement, ast.Assign) else None
+    while isinstance(written, ast.Call) and written.args and not isinstance(written.args[0], ast.Starred):
+        written = written.args[0]
+    index = value.args[1].parts[0] if isinstance(value.args[1], Many) and value.args[1].parts else value.args[1]
+    if len(names) != 2 or index.op != "index" or index.where.loops[-1:] != (loop,) or not isinstance(written, ast.Subscript) or ast.unparse(written.slice) != ast.unparse(names[1]):
+        return None
+    over = next((over for _, node, over in computation.passes if node is loop and over.op == "enumerate" and over.args), None)
+    return over.args[0] if over is not None else None
+
+
 def _chosen_by(computation: Computation, value: Value) -> Value | None:
     """What says which rows a value is, in which order."""
     if value.op in ("part", "index_select") and len(value.args) > 1:
         return value.args[-1]
+    if value.op == "set_item" and len(value.args) == 3:
+        return _written_by(computation, value)
     if not isinstance(value, Many) or not isinstance(value.node, ast.ListComp) or any(isinstance(one, Many) for one in value.parts):
         return None
     name, row = value.node.generators[0].target, value.node.elt

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import Loop, own_nodes, short
@@ -52,6 +52,52 @@ def _one_by_one(computation: Computation, tally: Tally) -> bool:
         return False
     size = over.argument("batch_size", 1)
     return size is None or number(size) == 1
+
+
+@FINDERS.add("average-by-wrong-count")
+def _divided_in_the_loop(program: Program) -> Iterator[Remark]:
+    """A sum is divided by the number of its terms in each turn of the loop that adds them up, and goes on from the quotient."""
+    computation = computation_of(program)
+    for value, tally, by in divisions(computation, program):
+        if value.where.loops != tally.total.where.loops or value.where.under != tally.total.where.under or tally.turns < 1 or not _is_kept_in(program, value, tally):
+            continue
+        over, count = over_of(computation, tally), bare(by)
+        turn = count.op == "add" and len(count.args) == 2 and any(one.op == "index" and one.where.loops[-1:] == (tally.loop,) for one in count.args) and any(number(one) == 1 for one in count.args)
+        whole = over is not None and ((over.op == "range" and len(over.args) == 1 and same(bare(over.args[0]), count)) or (count.op == "len" and count.args[0] is over))
+        if turn or whole or counts_batches(computation, program, tally, by) or counts_samples(computation, program, tally, by):
+            yield Remark(value.node, f"{short(tally.target)} is divided by {short(by.node.target if isinstance(by.node, ast.AugAssign) else by.node)} in each turn of the loop that adds it up (line {tally.total.line}), and goes on from the quotient: what the first turns have added is divided again and again")
+            return
+
+
+def _is_kept_in(program: Program, value: Value, tally: Tally) -> bool:
+    """Whether a quotient is kept in the place of its sum: `total /= n`, `total = total / n`."""
+    statement = value.node if isinstance(value.node, ast.stmt) else program.statement(value.node)
+    target = statement.target if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Div) else statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is value.node else None
+    return target is not None and ast.unparse(target) == ast.unparse(tally.target)
+
+
+@FINDERS.add("average-by-wrong-count")
+def _begins_with_a_number(program: Program) -> Iterator[Remark]:
+    """The mean of a list that is filled in a loop, and that has had a number in it before."""
+    computation = computation_of(program)
+    for value in computation.of("mean", "div"):
+        if value.op == "div":
+            by = bare(value.args[-1], "max")
+            total = bare(value.args[0])
+            given = by.args[0] if by.op == "len" and by.args and total.op in ("sum", "sum_of") else None
+        else:
+            given = bare(value.args[0]) if value.args and not value.named and len(value.args) == 1 else None
+        if not isinstance(given, Many) or given.op != "list" or not given.grown or len(given.parts) < 2 or (value.op == "div" and not _adds_up(value.args[0], given)):
+            continue
+        first, rest = given.parts[0], given.parts[1:]
+        if number(first) == 0 and all(number(one) is None and len(one.where.loops) > len(first.where.loops) for one in rest) and len(value.where.loops) < len(rest[0].where.loops):
+            yield Remark(value.node, f"{short(value.node)} is the mean of what the loop of line {getattr(rest[0].where.loops[-1], 'lineno', 0)} adds and of the {short(first.node)} that the list begins with (line {first.line}): it counts as one more")
+            return
+
+
+def _adds_up(total: Value, given: Many) -> bool:
+    """Whether a sum is that of a list."""
+    return any(one is given or one is given.parts[-1] for one in origins(total))
 
 
 @FINDERS.add("sum-never-reset")

@@ -154,6 +154,18 @@ def _rows_kept(value: Value) -> Iterator[Value]:
 
 
 def _is_collected(value: Value) -> bool:
+    """Whether a value is a list, or an array, to which each turn of a loop adds what its batch gives."""
+    if isinstance(value, Many):
+        return value.grown
+    first = value.args[0] if value.args else value
+    if isinstance(first, Many) and value.op in _JOINED and len(first.parts) == 2:
+        first = first.parts[0]  # `kept = cat([kept, new])`
+    if first is not value and len(first.where.loops) < len(value.where.loops):
+        cut = value.args[1] if value.op == "set_item" else None
+        if cut is not None:
+            return cut.op == "slice" and cut.args[1].op == "add" and any(one.op == "len" or one.op == "size" or one.op == "part" for one in cut.args[1].args)
+        if value.op in _JOINED or (value.op == "add" and isinstance(first, Many)):
+            return True
     listed = (*_JOINED, "array", "asarray", "tensor", "as_tensor", "FloatTensor", "LongTensor")  # a list that was extended
     return value.op in listed and bool(value.args) and isinstance(value.args[0], Many) and value.args[0].grown
 

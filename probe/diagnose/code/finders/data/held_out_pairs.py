@@ -36,6 +36,7 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
                 matrix = product if any(_are_columns(one, pairs, pieces) for one in product.args[1:]) else None
             else:
                 matrix = next((one for one in origins(product.args[0], without=pieces) if one.op in _MATRICES and _are_columns(one.args[1 if one.op == "set_item" else 0], pairs, pieces)), None)
+                matrix = matrix or _of_all_entries(product.args[0], pairs, pieces)
             if matrix is not None:
                 yield Remark(matrix.node, f"{short(matrix.node)} is made of all pairs, also of those held out by {short(held[0].node)} (line {held[0].line}), and the model computes with it")
                 return
@@ -117,6 +118,17 @@ def rows_cut(computation: Computation, whole: Value) -> Iterator[Value]:
             yield user
         elif user.op in ("split", "tensor_split", "split_with_sizes") and user.args[0] is whole:
             yield from (one for one in computation.users(user) if one.op == "part")
+
+
+def _of_all_entries(matrix: Value, pairs: Value, pieces: list[Value]) -> Value | None:
+    """A matrix whose entries above 0 are the pairs that were divided, and which says nothing of the parts."""
+    inner = bare(pairs, "t", "T", "transpose")
+    if inner.op not in ("nonzero", "argwhere") or len(inner.args) != 1:
+        return None
+    whole = bare(inner.args[0], "triu", "tril", "gt", "ne", "bool")
+    made = list(origins(matrix))
+    divided_too = any(one is piece for one in made for piece in pieces)
+    return matrix if whole.op != "@constant" and any(one is whole or one is inner.args[0] for one in made) and not divided_too else None
 
 
 def _cuts_columns(index: Value) -> bool:

@@ -74,8 +74,14 @@ def rows_of(value: Value) -> Iterator[Value]:
             waiting.append(value.args[0])
         elif value.op in ("sub", "div") and len(value.args) == 2 and (by := without_small(value.args[1])).op in ("mean", "std", "min", "max", "median") and bare(by.args[0]).op == "part":
             waiting.append(value.args[0])  # scaled by what a part says
-        elif value.op in ("unfold", "sliding_window_view", "part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part") or _is_window(value)):
+        elif value.op in ("unfold", "sliding_window_view", "part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part") or _is_window(value) or _is_of_all_rows(value)):
             waiting.append(value.args[0])
+
+
+def _is_of_all_rows(value: Value) -> bool:
+    """Whether a value is some columns of all rows: `table[:, 0]`."""
+    index = value.args[1] if len(value.args) == 2 else value
+    return isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args))
 
 
 def _is_window(value: Value) -> bool:

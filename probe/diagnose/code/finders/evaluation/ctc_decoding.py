@@ -11,7 +11,7 @@ from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, 
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_string, number_in, short
-from probe.diagnose.code.traits.numberings import contents, first_words
+from probe.diagnose.code.traits.numberings import contents, first_words, is_one_ahead
 
 _COLLAPSES = ("unique_consecutive", "groupby")
 
@@ -77,11 +77,65 @@ def blanks_before_repeats(program: Program) -> Iterator[Remark]:
     for value in computation.of("ne", "eq", "unique_consecutive", "itertools.groupby", "groupby"):
         if value.op in ("ne", "eq"):
             left_out = next((found for one, other in (value.args, value.args[::-1]) if len(value.args) == 2 and (found := _left_out(computation, one, other, blank)) is not None), None)
+            left_out = left_out or _left_out_of_neighbours(computation, value, blank)
         else:
             left_out = _without(computation, value.args[0], blank) if value.args else None
         if left_out is not None:
             yield Remark(value.node, f"{short(value.node)} joins what is repeated, and {short(left_out.node)} (line {left_out.line}) has left out the blanks before: a letter that stands twice is read once")
             return
+    asked = {id(one.node): one for one in computation.of("ne", "eq") if any(number(each) == blank for each in one.args)}
+    for loop in program.everywhere(ast.For):
+        compared = _compared_with_the_last_letter(loop, asked)
+        if compared is not None:
+            yield Remark(compared[0], f"{short(compared[0])} joins what is repeated, and {short(compared[1].node)} (line {compared[1].line}) passes over the blanks: a letter that stands twice is read once")
+            return
+
+
+def _compared_with_the_last_letter(loop: ast.For, asked: dict[int, Value]) -> tuple[ast.Compare, Value] | None:
+    """Where a loop compares a letter with the last one that was no blank, and where it passes over the blanks."""
+    for place, one in enumerate(loop.body):
+        test = asked.get(id(one.test)) if isinstance(one, ast.If) and not one.orelse else None
+        if not isinstance(one, ast.If) or test is None:
+            continue
+        skips = test.op == "eq" and len(one.body) == 1 and isinstance(one.body[0], ast.Continue)
+        rest = loop.body[place + 1 :] if skips else one.body if test.op == "ne" else []
+        inside = {id(part) for each in rest for part in ast.walk(each)}
+        for compared in (part for each in rest for part in ast.walk(each)):
+            if not isinstance(compared, ast.Compare) or not isinstance(compared.ops[0], ast.NotEq) or len(compared.ops) != 1:
+                continue
+            names = [part.id for part in (compared.left, compared.comparators[0]) if isinstance(part, ast.Name)]
+            given = [part for part in ast.walk(loop) if isinstance(part, ast.Assign) and any(isinstance(target, ast.Name) and target.id in names for target in part.targets)]
+            if len(names) == 2 and given and all(id(part) in inside and isinstance(part.value, ast.Name) and part.value.id in names for part in given):
+                return compared, test
+    return None
+
+
+def _left_out_of_neighbours(computation: Computation, value: Value, blank: float) -> Value | None:
+    """Where blanks are left out of a row whose neighbours are compared: `row[1:] != row[:-1]`, `row[i] != row[i - 1]`."""
+    if len(value.args) != 2:
+        return None
+    one, other = (bare(each, "int") for each in value.args)
+    if one.op == other.op == "part" and len(one.args) == len(other.args) == 2 and one.args[0] is other.args[0]:
+        ahead = is_one_ahead(one.args[1], other.args[1]) or is_one_ahead(other.args[1], one.args[1])
+        return _without(computation, one.args[0], blank) if ahead else None
+    back = next((each for each in (getattr(value.node, "left", None), *getattr(value.node, "comparators", ())) if isinstance(each, ast.Subscript) and _is_one_back(each.slice)), None)
+    row = back.value if back is not None and one is other else None
+    for target, given in computation.stored.items() if isinstance(row, ast.Name) else ():
+        if row is None or target.id != row.id:
+            continue
+        for held in given:
+            if isinstance(held, Many) and held.grown and held.number < value.number and any(bare(part, "int") is one for part in held.parts):
+                filtered = isinstance(held.node, ast.ListComp) and any(each.ifs for each in held.node.generators)
+                added = filtered or any(each.args[0] is held and any(test in [under for under, _ in each.where.under] for test in _tests(computation, one, blank)) for each in computation.of("append"))
+                test = next(_tests(computation, one, blank), None) if added else None
+                if test is not None:
+                    return test
+    return None
+
+
+def _is_one_back(index: ast.expr) -> bool:
+    """Whether an index is that of the place before: `i - 1`."""
+    return isinstance(index, ast.BinOp) and isinstance(index.op, ast.Sub) and number_in(index.right) == 1
 
 
 def _left_out(computation: Computation, letter: Value, last: Value, blank: float) -> Value | None:

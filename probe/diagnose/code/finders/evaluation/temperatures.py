@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, origins
+from probe.diagnose.code.finders.training.chosen_scores import TEST, VALIDATION, names_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -26,6 +27,33 @@ def calibrated_on_what_was_learned(program: Program) -> Iterator[Remark]:
         if learned is not None:
             yield Remark(fitted.node, f"{short(fitted.node)} fits a temperature to the samples that {short(learned.node)} (line {learned.line}) learns, for which the network is surer than for any other")
             return
+
+
+def calibrated_on_the_test(program: Program) -> Iterator[Remark]:
+    """A temperature is fitted to outputs for the test samples, and is used on no others: how sure the network is of them is judged
+    by what was fitted to them."""
+    computation = computation_of(program)
+    for _, fitted in losses(computation):
+        outputs = _divided(fitted.args[0]) if len(fitted.args) > 1 else None
+        runs = [one for one in origins(outputs, stop=("detach", "numpy", "tolist")) if one.op == "run"] if outputs is not None else []
+        if outputs is None or not runs or not all(run.where.no_grad for run in runs):
+            continue
+        leaves = {id(one) for one in origins(fitted.args[0]) if one.op == "torch.nn.Parameter" or _is_leaf(one)}
+        scaled = [one for one in computation.of("div", "mul") if len(one.args) == 2 and one.where.functions != fitted.where.functions and any(id(each) in leaves for each in origins(one)) and any(each.op == "run" for each in origins(one))]
+        rows = [*_made_of(outputs), *_made_of(fitted.args[1])]
+        named = next((name for one in rows for name in names_of(computation, one) if TEST.search(name)), None)
+        others = [one for one in scaled if not any(each is run for each in origins(one) for run in runs)]
+        if scaled and not others and named is not None and not any(VALIDATION.search(name) for one in rows for name in names_of(computation, one)):
+            yield Remark(fitted.node, f"{short(fitted.node)} fits the temperature to {named}, and {short(scaled[0].node)} (line {scaled[0].line}) is all that it is used on: the outputs for the same samples")
+            return
+
+
+def _made_of(value: Value) -> Iterator[Value]:
+    """A value and all that it is made of, with the loaders that the samples come from."""
+    for one in origins(value):
+        yield one
+        if one.op == "rows" and "loader" in one.named:
+            yield one.named["loader"]
 
 
 def _divided(value: Value) -> Value | None:

@@ -10,7 +10,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import is_distance
-from probe.diagnose.code.traits.basic import squared
+from probe.diagnose.code.traits.basic import squared, without_small
 from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.uses import made_from
 
@@ -46,17 +46,36 @@ def softmax_over_all_edges(program: Program) -> Iterator[Remark]:
     """Weights of edges are a softmax over all edges, and are added up at the nodes that the edges lead to."""
     computation = computation_of(program)
     said: set[int] = set()
-    for weights in computation.of("softmax"):
-        along = number(weights.argument("dim", 1))
-        if id(weights.node) in said or not weights.args or not (along == 0 or (along == -1 and rank(weights.args[0]) == 1)):
+    for weights in computation.of("softmax", "div"):
+        if id(weights.node) in said or not (_is_share_of_all(weights) if weights.op == "div" else _is_softmax_of_all(weights)):
             continue
         taken = [one.args[1] for one in origins(weights.args[0], _SUMS) if one.op == "part" and len(one.args) == 2]
-        for value in made_from(computation, weights, frozenset({"unsqueeze", "view", "reshape", "mul", "dropout", "part"}), 60):
-            found = summed_by_index(value) if value.op in _SUMS else None
-            if found is not None and any(is_same_index(found[1], one) for one in taken):
+        made = made_from(computation, weights, frozenset({"unsqueeze", "view", "reshape", "mul", "dropout", "part"}), 60)
+        sums = [(value, found) for value in made if value.op in _SUMS and (found := summed_by_index(value)) is not None]
+        if any(bare(found[2]) is bare(weights) for _, found in sums):
+            continue  # the sum of the weights at each node, by which they may be divided
+        for value, found in sums:
+            if any(is_same_index(found[1], one) for one in taken):
                 said.add(id(weights.node))
                 yield Remark(weights.node, f"{short(weights.node)} shares 1 among all edges, and {short(value.node)} (line {value.line}) adds them up at each node: the weights of one node's edges do not add up to 1, and are the smaller the more edges there are")
                 break
+
+
+def _is_softmax_of_all(weights: Value) -> bool:
+    """Whether a softmax is taken over all rows."""
+    along = number(weights.argument("dim", 1))
+    return bool(weights.args) and (along == 0 or (along == -1 and rank(weights.args[0]) == 1))
+
+
+def _is_share_of_all(weights: Value) -> bool:
+    """Whether values above 0 are divided by the sum of all of them, or of all rows."""
+    if len(weights.args) != 2:
+        return False
+    above, total = bare(weights.args[0]), without_small(weights.args[1])
+    if above.op not in ("exp", "sigmoid", "softplus", "exp2") or total.op != "sum" or not total.args or bare(total.args[0]) is not above:
+        return False
+    along = total.argument("dim", 1) or total.named.get("axis")
+    return along is None or number(along) == 0 or (number(along) == -1 and rank(above) == 1)
 
 
 def sent_to_its_sender(program: Program) -> Iterator[Remark]:

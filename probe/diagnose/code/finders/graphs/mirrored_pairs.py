@@ -137,7 +137,7 @@ def _are_swapped(rows: Sequence[Value]) -> bool:
 def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value | None:
     """The pair of a list that stands for many, where the list has with each pair its mirrored one."""
     for place, one in enumerate(parts):
-        if any(_is_mirrored_row(one, other) for other in parts[:place]):
+        if any(is_mirrored_row(one, other) for other in parts[:place]):
             return one
     for one in parts if all(isinstance(one, Many) and len(one.parts) == 2 for one in parts) else ():
         first, second = one.made_of()
@@ -146,7 +146,7 @@ def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value
     return None
 
 
-def _is_mirrored_row(one: Value, other: Value) -> bool:
+def is_mirrored_row(one: Value, other: Value) -> bool:
     """Whether two rows are one pair both ways, each with the same beside it."""
     if not isinstance(one, Many) or not isinstance(other, Many) or len(one.parts) != len(other.parts) or one.where.under != other.where.under:
         return False

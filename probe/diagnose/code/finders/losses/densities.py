@@ -306,7 +306,7 @@ def _noise_without_root(program: Program) -> Iterator[Remark]:
             rates = [inner for one in product(signal).above if (inner := root_of(_taken(one))) is not None]
             rests = [(one, inner) for one in product(noise).above if (inner := complement_of(_taken(one))) is not None]
             roots = [_taken(one) for one in product(signal).above if root_of(_taken(one)) is not None]
-            if any(root_of(_taken(one)) is not None for one in product(noise).above) and any(complement_of(_taken(one)) is not None for one in product(signal).above):
+            if any(root_of(_taken(one)) is not None for one in product(noise).above):
                 continue  # two shares: the mean of the step before, given the signal
             for one, rest in rests:
                 if any(same(_taken(rate), _taken(rest)) for rate in rates) or any(same(root, _taken(rest)) for root in roots):

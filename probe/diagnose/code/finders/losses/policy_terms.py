@@ -464,6 +464,9 @@ def _one_label_for_both(program: Program) -> Iterator[Remark]:
         for one in asked:
             if not _is_cut(one.args[0]):
                 continue
+            judge = networks_of_critic(bare(one.args[0]))
+            if any(_is_data(other.args[0]) and _label(other.args[1]) != _label(one.args[1]) and networks_of_critic(bare(other.args[0])) == judge for other in asked):
+                continue
             for other in asked:
                 judges = networks_of_critic(bare(one.args[0])), networks_of_critic(bare(other.args[0]))
                 if other is not one and judges[0] == judges[1] != set() and _is_data(other.args[0]) and _label(one.args[1]) == _label(other.args[1]):

@@ -381,8 +381,9 @@ def _chooses_labels(computation: Computation, best: Value, samples: set[int]) ->
                 waiting.append(user)
             elif user.op == "part" and len(user.args) == 2:
                 found = found or (id(user.args[0]) not in samples and user.args[0].op != "run")
-            elif user.op in ("indices", "tuple", "ne"):
-                if user.op == "ne":
-                    return False
+                waiting.append(user)
+            elif user.op == "ne" or (user.op == "sub" and user.args[0] is at and at.op == "sum"):
+                return False  # it is left out of the places, or taken from the sum
+            elif user.op in ("indices", "tuple", "eq", "float", "int", "long", "sum"):
                 waiting.append(user)
     return found

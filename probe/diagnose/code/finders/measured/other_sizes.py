@@ -6,7 +6,19 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, Instance, Many, Table, Value, alternatives, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    Instance,
+    Many,
+    Table,
+    Value,
+    alternatives,
+    bare,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -40,7 +52,7 @@ def _size_of_another_part(program: Program) -> Iterator[Remark]:
         if id(counted) in mine or any(id(one) in {id(part) for part in behind} for one in read) or _as_long(counted, read):
             continue
         said.add(value.node)
-        yield Remark(value.node, f"{short(tally.target)} adds up the batches of {short(read[0].node)} (line {read[0].line}) and is divided by {short(by.node)}, the size of another part ({short(counted.node)}, line {counted.line})")
+        yield Remark(value.node, f"{short(tally.target)} adds up what the loop of line {getattr(tally.loop, 'lineno', 0)} computes of {short(read[0].node)} (line {read[0].line}), and {short(by.node)} is the size of another part of the data")
 
 
 def _counted(by: Value) -> Value | None:
@@ -48,9 +60,7 @@ def _counted(by: Value) -> Value | None:
     by = bare(by)
     while by.op == "max" and len(by.args) == 2 and number(by.args[1]) == 1:
         by = bare(by.args[0])
-    if by.op == "len":
-        of = by.args[0]
-    elif by.op == "size" and len(by.args) == 2 and number(by.args[1]) == 0:
+    if by.op == "len" or (by.op == "size" and len(by.args) == 2 and number(by.args[1]) == 0):
         of = by.args[0]
     elif by.op == "part" and by.args[0].op == "shape" and number(by.args[1]) == 0:
         of = by.args[0].args[0]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_read, short
@@ -218,16 +218,17 @@ def _ahead(value: Value) -> tuple[Value, float] | None:
 def _smoothed_around(program: Program) -> Iterator[Remark]:
     """Windows that end where the value begins that is asked for are cut of a series that was smoothed to both sides."""
     computation = computation_of(program)
-    parts = [one for one in computation.of("part") if len(one.args) == 2] if any(True for _ in computation.of("convolve", *_SMOOTHERS)) else []
+    parts = [one for one in computation.of("part") if len(one.args) == 2] if any(True for _ in computation.of("convolve", *_AVERAGES, *_SMOOTHERS)) else []
     asked = {id(at) for one in parts for loss in computation.of(*LOSSES) if len(loss.args) > 1 for at in origins(loss.args[1], ("len", "size", "shape", "randperm", "permutation"))} if parts else set()
     for window in parts:
-        smooth, end = bare(window.args[0]), _place(window.args[1].args[1]) if window.args[1].op == "slice" else None
-        if end is None or not _to_both_sides(smooth):
+        smooth = next((one for one in _columns(window.args[0]) if _to_both_sides(one)), None)
+        end = _place(window.args[1].args[1]) if window.args[1].op == "slice" else None
+        if end is None or smooth is None:
             continue
         for later in parts:
             index = later.args[1].args[0] if later.args[1].op == "slice" else later.args[1]
             begin = _place(index)
-            if begin is None or later is window or id(later) not in asked or begin[0] is not end[0] or begin[1] - end[1] < 0 or later.where.functions != window.where.functions:
+            if begin is None or later is window or id(later) not in asked or not same(begin[0], end[0]) or begin[1] - end[1] < 0 or later.where.functions != window.where.functions:
                 continue
             if id(window) not in asked:
                 yield Remark(smooth.node, f"{short(smooth.node)} takes as many values after each one as before it, and {short(later.node)} (line {later.line}) is to be forecast")
@@ -237,8 +238,44 @@ def _smoothed_around(program: Program) -> Iterator[Remark]:
 _SMOOTHERS = ("scipy.signal.savgol_filter", "scipy.signal.filtfilt", "scipy.ndimage.gaussian_filter1d", "scipy.ndimage.uniform_filter1d", "scipy.signal.medfilt", "scipy.signal.convolve", "scipy.ndimage.convolve1d", "scipy.ndimage.median_filter")
 
 
+_AVERAGES = ("conv1d", "avg_pool1d")
+_FIXED = ("ones", "full", "hann_window", "hamming_window", "exp", "tensor", "softmax")
+
+
+def _columns(value: Value, depth: int = 6) -> Iterator[Value]:
+    """The series that windows are cut of: one, or several side by side, also scaled."""
+    value = bare(value)
+    yield value
+    inner = value.parts if isinstance(value, Many) else [part for one in value.args for part in (one.parts if isinstance(one, Many) else [one])] if value.op in ("cat", "concatenate", "column_stack") else list(value.args[:1]) if value.op in ("sub", "div") or _is_whole(value) else []
+    for one in inner if depth else ():
+        yield from _columns(one, depth - 1)
+
+
+def _is_whole(value: Value) -> bool:
+    """Whether a value is all of another one, with a new axis: `x[:, None]`."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else value
+    return isinstance(index, Many) and all(is_none(one) or (one.op == "slice" and all(map(is_none, one.args))) for one in index.parts)
+
+
+def _reaches_both_ways(value: Value) -> bool:
+    """Whether an average of neighbours goes over a series that is filled up at both ends."""
+    width = value.argument("kernel_size", 1) if value.op == "avg_pool1d" else value.argument("weight", 1)
+    step = value.argument("stride", 2 if value.op == "avg_pool1d" else 3)
+    if width is None or (value.op == "conv1d" and not any(one.op in _FIXED for one in origins(width))) or any(one.op in ("torch.nn.Parameter", "flip", "tril", "set_item", "cat") for one in origins(width)):
+        return False
+    if (step is None) == (value.op == "avg_pool1d") or (step is not None and number(step) != 1):
+        return False
+    given, padded = value.argument("padding", 3 if value.op == "avg_pool1d" else 4), bare(value.args[0])
+    if given is not None and number(given) != 0:
+        return number(given) is not None or constant(given) == "same" or given.op == "floordiv"
+    sides = padded.argument("pad", 1) if padded.op == "pad" else None
+    return isinstance(sides, Many) and len(sides.parts) == 2 and not any(number(one) == 0 for one in sides.parts) and same(*sides.parts)
+
+
 def _to_both_sides(value: Value) -> bool:
     """Whether a value is a series that was smoothed by windows around each value."""
+    if value.op in _AVERAGES and value.args and not any(getattr(one, "name", "") == "forward" for one in value.where.functions):
+        return _reaches_both_ways(value)
     if value.op in ("convolve", "scipy.signal.convolve"):
         kernel = list(origins(value.args[1])) if len(value.args) > 1 else []
         return constant(value.argument("mode", 2)) == "same" and any(one.op in ("ones", "full", "hanning", "hamming") for one in kernel) and not any(one.op in ("set_item", "cat", "zeros") for one in kernel)

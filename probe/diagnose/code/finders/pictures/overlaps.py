@@ -12,6 +12,7 @@ from probe.diagnose.code.computed.value import (
     Value,
     bare,
     constant,
+    is_none,
     number,
     origins,
     same,
@@ -113,6 +114,68 @@ def of_another_form(program: Program) -> Iterator[Remark]:
             if form is not None and value.line not in said:
                 said.add(value.line)
                 yield Remark(value.node, f"{short(value.node)} takes two corners of each box, and {short(one.node)} holds {form[1]} (line {form[0].line})")
+    yield from _given_to_own(computation_of(program))
+
+
+def _given_to_own(computation: Computation) -> Iterator[Remark]:
+    """The program computes the overlap of boxes by their corners, of boxes that hold a middle or a corner and a size."""
+    for value in computation.of("sub"):
+        if not _is_side(value):
+            continue
+        end, begin = (bare(one) for one in value.args)
+        for one in end.args:
+            ends = _taken(one)
+            begins = next((taken for each in begin.args if (taken := _taken(each)) is not None and ends is not None and taken[0] is ends[0]), None)
+            if ends is None or begins is None or tuple(each - 2 for each in ends[1]) != begins[1]:
+                continue
+            form = _form(ends[0]) or _corner_and_size(computation, ends[0])
+            if form is not None:
+                yield Remark(value.node, f"{short(value.node)} takes two corners of each box, and those that it is given hold {form[1]}: {short(form[0].node)} (line {form[0].line})")
+                return
+
+
+def _taken(value: Value) -> tuple[Value, tuple[int, ...]] | None:
+    """The boxes of which a value is some columns, and the columns; also of `boxes[:, 2:]`."""
+    value = bare(value)
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    last = index.parts[-1] if isinstance(index, Many) and index.op == "tuple" and index.parts else None
+    if last is not None and last.op == "slice" and number(last.args[0]) == 2 and is_none(last.args[1]) and is_none(last.args[2]):
+        return value.args[0], (2, 3)
+    return taken_columns(value)
+
+
+def _corner_and_size(computation: Computation, boxes: Value) -> tuple[Value, str] | None:
+    """Where boxes are made of a corner and a size: the picture has something in it from the corner on, as long as the size."""
+    made = _four_of(computation, boxes)
+    if made is None:
+        return None
+    cut = [pair for one in computation.of("tuple") if isinstance(one, Many) for pair in _lengths(one)]
+    for place in (0, 1):
+        if not any(bare(begin) is bare(made.parts[place]) and bare(size) is bare(made.parts[place + 2]) for begin, size in cut):
+            return None
+    return made, "a corner and a size"
+
+
+def _lengths(index: Many) -> list[tuple[Value, Value]]:
+    """The beginnings and lengths of the stretches that an index takes: `x:x + w`."""
+    stretches = [one.args for one in index.parts if one.op == "slice" and len(one.args) == 3 and one.args[1].op == "add" and len(one.args[1].args) == 2]
+    return [(begin, rest) for begin, end, _ in stretches for one, rest in (end.args, end.args[::-1]) if one is begin]
+
+
+def _four_of(computation: Computation, boxes: Value) -> Many | None:
+    """The four numbers that each row of boxes is made of."""
+    for _ in range(30):
+        if isinstance(boxes, Many) and len(boxes.parts) == 4 and not boxes.grown:
+            return boxes
+        if isinstance(boxes, Many) and len(boxes.parts) == 1:
+            boxes = boxes.parts[0]
+        elif boxes.op == "set_item" and len(boxes.args) == 3:
+            boxes = boxes.args[2]
+        elif boxes.op in KEPT | SHAPED | {"div", "mul", "element", "rows", "stack", "part"} and boxes.args:
+            boxes = boxes.args[0]
+        else:
+            return None
+    return None
 
 
 def _form(value: Value) -> tuple[Value, str] | None:
@@ -124,7 +187,13 @@ def _form(value: Value) -> tuple[Value, str] | None:
         if isinstance(value, Many) and len(value.parts) == 4:
             middles = [_middle(first, second) for first, second in zip(value.parts[:2], value.parts[2:], strict=True)]
             return (value, "a middle and a size") if all(middles) else None
-        if value.op in KEPT | SHAPED | {"div", "mul", "element", "rows", "stack", "cat", "clamp"} and value.args and not isinstance(value, Many):
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op == "set_item" and len(value.args) == 3 and isinstance(value.args[2], Many):
+            value = value.args[2]
+        elif value.op == "part" and len(value.args) == 2 and not isinstance(value.args[1], Many) and value.args[1].op != "@constant":
+            value = value.args[0]  # rows of them
+        elif value.op in KEPT | SHAPED | {"div", "mul", "element", "rows", "stack", "cat", "clamp"} and value.args and not isinstance(value, Many):
             value = value.args[0]
         else:
             return None

@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, number, origin
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import addends, module, sides
+from probe.diagnose.code.traits.arithmetic import addends, module, product, root_of, sides
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.sides import mixed
 
@@ -124,6 +124,64 @@ def step_before_of_another_stride(program: Program) -> Iterator[Remark]:
             said.add(value.line)
             by = short(bounds[2].node) if stride <= 1 else f"{stride:g}"
             yield Remark(value.node, f"{short(value.node)} is the product one step before, and the loop goes to the step {by} before: the sample is taken for less noisy or more noisy than it is")
+
+
+def noise_is_the_prediction(program: Program) -> Iterator[Remark]:
+    """A step back takes a share of the predicted noise away, as the mean of what was before, and adds the same prediction where it
+    should add noise that is drawn."""
+    computation = computation_of(program)
+    for value in computation.of("add"):
+        for mean, spread in sides(value):
+            added = _root_times(spread)
+            share = _taken_away(mean) if added is not None else None
+            if added is None or share is None or not any(one is share for one in _may_be(added)) or share.op != "run":
+                continue
+            yield Remark(spread.node, f"{short(spread.node)} adds what the network predicts, which {short(mean.node)} takes away: nothing is drawn, and each step puts a part of the noise that it has found back")
+            return
+
+
+def _may_be(value: Value) -> Iterator[Value]:
+    """The values that one is, in another shape, or may be, after a branch or a factor that is 0 at the last step."""
+    value = bare(value) if value.op != "either" else value
+    yield value
+    if value.op == "either":
+        for one in value.args:
+            yield from _may_be(one)
+    elif value.op == "where" and len(value.args) == 3:
+        yield from (bare(one) for one in value.args[1:])
+
+
+def _root_times(value: Value) -> Value | None:
+    """What a root of a variance (or the exponential of half its logarithm) is multiplied by."""
+    factors = [bare(one) for one in product(value, shapes=False).above] if value.op == "mul" else []
+    spread = next((one for one in factors if root_of(one) is not None or one.op in ("sqrt", "exp") or (one.op == "part" and one.args and (root_of(bare(one.args[0])) is not None or bare(one.args[0]).op == "sqrt"))), None)
+    rest = [one for one in factors if one is not spread and not (one.op in ("gt", "ne", "ge") or number(one) is not None)]
+    return rest[0] if spread is not None and len(rest) == 1 else None
+
+
+def _taken_away(mean: Value) -> Value | None:
+    """eps of (x - beta / sqrt(1 - product) * eps) / sqrt(alpha): the mean of the step before, also of 1 / sqrt(alpha) * (...)."""
+    bare_mean = bare(mean)
+    if bare_mean.op == "sub" and len(bare_mean.args) == 2:
+        kept, gone = (product(one).above for one in bare_mean.args)
+        made = [one for one in gone if one.op == "run"]
+        shares = [one for one in gone if one.op != "run"]
+        if len(made) == 1 and len(kept) > 1 and shares and any(_is_rest_of_product(one) for one in shares) and not any(_is_rest_of_product(one) for one in kept if bare(one).op == "part"):
+            return made[0]
+    parts = product(mean)
+    difference = next((bare(one) for one in parts.above if bare(one).op == "sub"), None)
+    if difference is None or len(difference.args) != 2 or len(parts.above) + len(parts.below) < 2:
+        return None
+    weight = product(difference.args[1])
+    if not weight.below or not any(root_of(bare(one)) is not None or bare(one).op == "sqrt" or _is_rest_of_product(one) for one in weight.below):
+        return None
+    made = [bare(one) for one in weight.above if bare(one).op == "run"]
+    return made[0] if len(made) == 1 else None
+
+
+def _is_rest_of_product(value: Value) -> bool:
+    """Whether a value is taken of the root of 1 less a running product."""
+    return any(one.op == "cumprod" for one in origins(value))
 
 
 def step_on_another_scale(program: Program) -> Iterator[Remark]:

@@ -60,7 +60,7 @@ def _is_widened(computation: Computation, value: Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         for user in computation.users(waiting.pop()):
-            if user.op in _WIDER and not holds_bytes(user):
+            if (user.op in _WIDER or (user.op in ("tensor", "as_tensor", "array", "asarray") and _types(user))) and not holds_bytes(user):
                 return True
             if user.op in _SAME_TYPE and id(user) not in seen:
                 seen.add(id(user))

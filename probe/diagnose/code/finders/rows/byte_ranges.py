@@ -96,7 +96,7 @@ def _leaves(value: Value) -> dict[int, tuple[float, ...]] | None:
         if id(at) in seen or number(at) is not None:
             continue
         seen.add(id(at))
-        inner = _picture(at) if at is not value else None
+        inner = (_picture(at) or _filled(at)) if at is not value else None
         drawn = _drawn(at)
         if inner is not None:
             pictures += 1
@@ -134,6 +134,21 @@ def _picture(value: Value, depth: int = 2) -> tuple[float, ...] | None:
             at = at.parts[0]
         else:
             return None
+    return None
+
+
+def _filled(value: Value) -> tuple[float, ...] | None:
+    """The numbers that a picture of bytes was filled with, as far as they are written down."""
+    found: list[float] = []
+    for _ in range(40):
+        if value.op in ("full", "zeros", "ones") and says_bytes(value):
+            given = {"zeros": 0.0, "ones": 1.0}.get(value.op, number(value.argument("fill_value", 1)))
+            return None if given is None else (*found, given)
+        if isinstance(value, Many) or not value.args or not (value.op in SHAPED or value.op in ("part", "element", "rows", "copy", "clone", "from_numpy", "set_item", "cpu", "cuda", "pin_memory")):
+            return None
+        if value.op == "set_item" and (written := number(value.args[-1])) is not None:
+            found.append(written)
+        value = value.args[0]
     return None
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import Computation
+from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
 
 _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
@@ -14,6 +17,8 @@ _ORDERS = ("randperm", "permutation", "argsort")
 _SAME_NUMBERS = ("permutation", "from_numpy", "as_tensor", "tensor", "tolist", "numpy", "long", "array", "to", "list")
 _COUNTS = ("range", "arange")
 _MANY = 100
+_PLACED = ("randperm", "permutation", "arange", "range")
+_LISTED = (*_PLACED, "argsort", "where", "nonzero", "flatnonzero")
 
 
 def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
@@ -27,7 +32,7 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
         pieces = [one for one in computation.users(value) if one.op == "part" and isinstance(constant(one.args[1]), int)]
         for place, first in enumerate(pieces) if order.op in _ORDERS else ():
             for second in pieces[place + 1 :]:
-                chosen = [(one, other) for one in _chosen_by(computation, first) for other in _chosen_by(computation, second) if one.args[0] is other.args[0]]
+                chosen = [(one, other) for one in chosen_by(computation, first) for other in chosen_by(computation, second) if one.args[0] is other.args[0]]
                 yield from ((other, [one.args[0]], [one, other]) for one, other in chosen[:1])
     subsets = [value for value in computation.of("torch.utils.data.Subset") if len(value.args) == 2]
     for first in subsets:
@@ -53,7 +58,7 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
                 continue
             yield tail, [head.args[0]], [head, tail]
             if bare(head.args[0]).op in _ORDERS:
-                chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
+                chosen = [(one, other) for one in chosen_by(computation, head) for other in chosen_by(computation, tail) if one.args[0] is other.args[0]]
                 yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
 
 
@@ -103,7 +108,7 @@ def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value]
                 yield one, [here.args[0]], [here, one]
 
 
-def _chosen_by(computation: Computation, order: Value) -> list[Value]:
+def chosen_by(computation: Computation, order: Value) -> list[Value]:
     """The rows that an order of numbers chooses: `x[order]`, `Subset(x, order)`, a loader that samples by it."""
     waiting, seen, found = [order], {id(order)}, []
     while waiting:
@@ -117,3 +122,52 @@ def _chosen_by(computation: Computation, order: Value) -> list[Value]:
                 seen.add(id(one))
                 waiting.append(one)
     return found
+
+
+# Numbers of rows that are split again ------------------------------------------------------
+
+
+def places_for_rows(program: Program) -> Iterator[Remark]:
+    """Some numbers of rows are kept apart from the others; the places of those in their list are put into an order, and taken as
+    the numbers of the rows themselves."""
+    computation = computation_of(program)
+    for order in computation.of(*_PLACED):
+        size = bare(order.args[-1]) if order.args and len(order.args) < 3 else order
+        listed = bare(size.args[0]) if size.op == "len" and size.args else size
+        if listed.op != "part" or len(listed.args) != 2 or (whole := _all_numbers(listed)) is None:
+            continue
+        others = [one for one in _all_chosen_by(computation, whole) if not any(part is order for part in _within(one.args[1]))]
+        for one in _all_chosen_by(computation, order):
+            other = next((each for each in others if each.args[0] is one.args[0] and each is not one), None)
+            if other is not None and bare(one.args[0]) is not listed and one.number > listed.number:
+                yield Remark(one.node, f"{short(one.node)} takes places in {short(listed.node)} (line {listed.line}) for numbers of rows: {short(order.node)} (line {order.line}) counts from 0, and {short(other.node)} (line {other.line}) takes rows by the numbers themselves")
+                return
+
+
+def _all_numbers(listed: Value) -> Value | None:
+    """The numbers of all rows of which a list has some; None where it is no list of numbers of rows."""
+    whole = bare(listed.args[0])
+    return whole if whole.op in _LISTED and listed.args[1].op == "slice" else None
+
+
+def _all_chosen_by(computation: Computation, order: Value) -> list[Value]:
+    """The rows that numbers, or a slice of them, choose."""
+    waiting, found, seen = [order], [], {id(order)}
+    while waiting:
+        at = waiting.pop()
+        found += chosen_by(computation, at)
+        for one in computation.users(at):
+            again = (one.op == "part" and one.args[0] is at and one.args[1].op == "slice") or (bare(one) is order and one is not at)
+            if again and id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+    return found
+
+
+def _within(index: Value) -> Iterator[Value]:
+    """What an index is a piece of."""
+    for _ in range(12):
+        yield index
+        if not index.args:
+            return
+        index = bare(index.args[-1]) if index.op == "part" and index.args[1].op != "slice" else bare(index.args[0])

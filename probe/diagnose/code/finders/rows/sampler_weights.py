@@ -46,7 +46,7 @@ def _few_weights(program: Program) -> Iterator[Remark]:
         drawn = sampler.argument("num_samples", 1) if sampler.op.endswith(_SAMPLER) else None
         weights = sampler.argument("weights", 0) if drawn is not None and bare(drawn).op == "len" else None
         count = None if weights is None else _length(weights)
-        if weights is not None and count is not None and 1 < count <= 1000 and drawn is not None and not isinstance(bare(drawn).args[0], Many):
+        if weights is not None and count is not None and 1 < count <= 200 and drawn is not None and not isinstance(bare(drawn).args[0], Many):
             yield Remark(sampler.node, f"{short(weights.node)} has {count:g} weights, as one for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
             return
 
@@ -58,6 +58,8 @@ def _length(value: Value) -> float | None:
             return None if value.grown or any(isinstance(one, Many) or one.op == "star" for one in value.parts) else len(value.parts)
         if value.op in ("zeros", "ones", "empty"):
             return number(value.args[0]) if len(value.args) == 1 else None
+        if value.op == "set_item" and value.args[1].op not in ("index", "element", "@constant"):
+            return None
         if not value.args or value.op not in (*KEPT, "div", "mul", "set_item", "torch.DoubleTensor", "torch.FloatTensor", "sqrt", "reciprocal", "pow") or (value.op in ("div", "mul") and number(value.args[0]) is None and number(value.args[-1]) is None):
             return None
         value = value.args[-1] if value.op in ("div", "mul") and number(value.args[0]) is not None else value.args[0]

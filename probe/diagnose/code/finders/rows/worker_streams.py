@@ -57,16 +57,17 @@ def _same_draws_of_items(program: Program) -> Iterator[Remark]:
     if "get_worker_info" in "".join(source.text for source in program.sources):
         return
     computation = computation_of(program)
-    for loader, data, _ in _with_workers(computation, 1):
+    for loader, data, workers in _with_workers(computation, 1):
         item = program.method(data.of, "__getitem__") if data.of is not None else None
-        if item is None or "persistent_workers" in loader.named:
+        kept = "persistent_workers" in loader.named  # through the epochs
+        if item is None or (kept and workers < 2):
             continue
         runs: set[ast.AST] = {item}
         for one in computation.values:
             drawn = _drawn_alike(computation, one, runs)
             if drawn is None or runs.intersection(drawn[1].where.functions) or drawn[1].where.loops or any(each.op in _SEEDS and (each.where.loops or runs.intersection(each.where.functions)) for each in computation.users(drawn[1])):
                 continue
-            yield Remark(one.node, f"{short(one.node)} draws from {short(drawn[1].node)} (line {drawn[1].line}), and each worker of the loader in line {loader.line} has a copy of it: they draw the same numbers, and the same again in each epoch")
+            yield Remark(one.node, f"{short(one.node)} draws from {short(drawn[1].node)} (line {drawn[1].line}), and each worker of the loader in line {loader.line} has a copy of it: they draw the same numbers{'' if kept else ', and the same again in each epoch'}")
             return
 
 

@@ -32,6 +32,8 @@ def judge_of_one_answer(program: Program) -> Iterator[Remark]:
                 made = (fake.cut | fake.through) - (real.cut | real.through)
                 if fake is real or fake.judge != real.judge or not made or (real.cut | real.through) - (fake.cut | fake.through) or not agree(fake.wanted, real.wanted):
                     continue
+                if any(one.judge == fake.judge and not made & (one.cut | one.through) and not agree(one.wanted, fake.wanted) for one in wishes):
+                    continue  # real pairs that do not belong together are to be told apart too
                 if any(one.judge == fake.judge and one.term.node is not fake.term.node and made & one.through and not one.cut for other in found if other is not wishes for one in other):
                     yield Remark(fake.term.node, f"{short(fake.term.node)} asks of the judge for generated samples what {short(real.term.node)} (line {real.term.line}) asks for real ones")
                     return

@@ -11,7 +11,7 @@ from probe.diagnose.code.finders.objects.folds import is_start, takes_the_score
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.updates import conditions, optimizer_of
+from probe.diagnose.code.traits.updates import conditions, is_schedule, optimizer_of
 
 FINDERS = Finders()
 
@@ -97,6 +97,25 @@ def skipped_in_each_epoch(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("skipped-in-each-epoch")
+def _passed_over_in_each_epoch(program: Program) -> Iterator[Remark]:
+    """The batches before the one where a run goes on are passed over, in each epoch: `if i < first: continue`."""
+    computation = computation_of(program)
+    for test in computation.of("lt", "le", "gt", "ge"):
+        around, loops = program.parent.get(test.node), test.where.loops
+        if len(loops) < 2 or not isinstance(around, ast.If) or around.test is not test.node or not isinstance(around.body[-1], ast.Continue):
+            continue
+        given = [one for one in test.args if one.op != "index"]
+        names = {name for one in ast.walk(test.node) if (name := _name(one)) is not None}
+        loaded = [one for start in given for one in origins(start) if one.op in ("part", "get") and loops[-2] not in one.where.loops and any(each.op == "load" for each in origins(one.args[0]))]
+        counted = [one for one in test.args if one.op == "index" and one.where.loops[-1:] == loops[-1:]]
+        within = {name for one in ast.walk(loops[-2]) if isinstance(getattr(one, "ctx", None), ast.Store) and (name := _name(one)) is not None}
+        told = {name for one in ast.walk(loops[-1].target) if (name := _name(one)) is not None} if isinstance(loops[-1], ast.For) else set()
+        if len(given) == 1 and counted and loaded and names - told and not (names - told) & within:
+            yield Remark(test.node, f"{short(test.node)} passes over what comes before the place that was loaded ({short(loaded[0].node)}, line {loaded[0].line}) in each epoch, and nothing sets it back: that is never seen again")
+            return
+
+
 def _name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
@@ -108,3 +127,25 @@ def _and_further(value: Value) -> tuple[Value, float | None]:
         by = number(value.args[1]) or 0.0
         return value.args[0], by if value.op == "add" else -by
     return value, 0.0 if value.op in ("index", "part") else None
+
+
+def steps_alone(computation: Computation) -> Iterator[Value]:
+    """The steps of a schedule in loops in which nothing is trained: they make again what a run before has made."""
+    for step in computation.of("step"):
+        if len(step.args) != 1 or not step.where.loops or not is_schedule(step.args[0]):
+            continue
+        loop = step.where.loops[-1]
+        trains = any(loop in one.where.loops for one in computation.of("backward", "run")) or any(loop in one.where.loops and optimizer_of(one) is not None for one in computation.of("step"))
+        if not trains:
+            yield step
+
+
+def schedule_replayed(program: Program) -> Iterator[Remark]:
+    """A schedule is given its saved state, and then steps once more for each step that it had made by then."""
+    computation = computation_of(program)
+    for step in steps_alone(computation):
+        schedule, loop = step.args[0], step.where.loops[-1]
+        loaded = next((one for one in computation.of("load_state_dict") if one.args and one.args[0] is schedule and one.number < step.number and loop not in one.where.loops and set(conditions(one)) <= set(conditions(step))), None)
+        if loaded is not None and loaded.where.functions == step.where.functions:
+            yield Remark(step.node, f"{short(step.node)} makes all steps of the loop of line {getattr(loop, 'lineno', 0)} again, and {short(loaded.node)} (line {loaded.line}) has brought {schedule.op.rpartition('.')[2]} to where it was")
+            return

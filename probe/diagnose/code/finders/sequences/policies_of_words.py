@@ -15,6 +15,7 @@ from probe.diagnose.code.traits.arithmetic import product
 from probe.diagnose.code.traits.backwards import has_gradient, networks_in
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.likelihoods import DRAWS, difference_of, is_likelihood, steps_to
+from probe.diagnose.code.traits.numberings import WORDS, marked
 from probe.diagnose.code.traits.updates import plain
 
 _DRAWN = (*DRAWS, "generate")
@@ -176,7 +177,8 @@ def standardized_with_padding(program: Program) -> Iterator[Remark]:
                 under = bare(one.args[1], "clamp", "maximum", "max")
                 if under.op == "sum" and under.args:
                     masks[id(bare(under.args[0]))] = bare(under.args[0])
-    for value in computation.of("sub") if masks else ():
+    kept = _words_alone(computation)
+    for value in computation.of("sub") if masks or kept else ():
         mean = bare(value.args[1]) if len(value.args) == 2 else value
         if mean.op != "mean" or len(mean.args) != 1 or mean.named or bare(mean.args[0]) is not bare(value.args[0]):
             continue
@@ -185,3 +187,41 @@ def standardized_with_padding(program: Program) -> Iterator[Remark]:
         if mask is not None and not isinstance(mask, Many) and any(one.op == "div" for one in computation.users(value)):
             yield Remark(value.node, f"{short(value.node)} takes the mean of all places, also of those that {short(whole.node)} (line {whole.line}) sets to 0, and the loss is that of the others alone")
             return
+        spread = [one for user in computation.users(value) for one in computation.users(user) if user.op in ("div", "mul")]
+        chosen = next((kept[id(one)] for one in spread if id(one) in kept), None) if not _is_chosen(whole) else None
+        if chosen is not None:
+            yield Remark(value.node, f"{short(value.node)} takes the mean of all places, and {short(chosen.node)} (line {chosen.line}) leaves out those behind the end of each row: the loss is that of the others alone")
+            return
+
+
+_PASSED_ON = frozenset({"mul", "neg", "add", "sub", "min", "minimum", "clamp", "unsqueeze", "squeeze", "detach"})
+
+
+def _words_alone(computation: Computation) -> dict[int, Value]:
+    """What a loss is made of that is left where a mask leaves out what is behind the end of each row, each with where that is done."""
+    found: dict[int, Value] = {}
+    for _, loss in losses(computation):
+        for one in origins(loss, stop=("run",)):
+            if one.op not in ("part", "masked_select", "mul") or len(one.args) != 2:
+                continue
+            for whole, mask in (one.args, one.args[::-1]) if one.op == "mul" else (one.args,):
+                if marked(computation, mask) == WORDS:
+                    found.update({id(part): one for part in _row_by_row(whole)})
+    return found
+
+
+def _row_by_row(value: Value) -> Iterator[Value]:
+    """A value, and what it is made of place by place."""
+    waiting = [value]
+    for _ in range(60):
+        if not waiting:
+            return
+        at = waiting.pop()
+        yield at
+        if at.op in _PASSED_ON:
+            waiting += at.args
+
+
+def _is_chosen(value: Value) -> bool:
+    """Whether a value is made of places that an index or a mask takes."""
+    return value.op in ("part", "masked_select", "cat") or (value.op == "mul" and any(one.op == "part" for one in value.args))

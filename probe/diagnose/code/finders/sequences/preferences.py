@@ -55,16 +55,16 @@ def _of_one_and_power(value: Value) -> Value | None:
     return inner if inner.op == "exp" and inner.args else None
 
 
-def _leaves(value: Value, sign: int = 1, depth: int = 12) -> Iterator[tuple[Value, int]]:
+def leaves_of(value: Value, sign: int = 1, depth: int = 12) -> Iterator[tuple[Value, int]]:
     """What a value is a sum of, each with its sign; positive factors are passed."""
     if depth and value.op in ("add", "sub") and len(value.args) == 2:
-        yield from _leaves(value.args[0], sign, depth - 1)
-        yield from _leaves(value.args[1], sign if value.op == "add" else -sign, depth - 1)
+        yield from leaves_of(value.args[0], sign, depth - 1)
+        yield from leaves_of(value.args[1], sign if value.op == "add" else -sign, depth - 1)
     elif depth and value.op == "neg":
-        yield from _leaves(value.args[0], -sign, depth - 1)
+        yield from leaves_of(value.args[0], -sign, depth - 1)
     elif depth and value.op in ("mul", "div") and len(value.args) == 2 and any((number(one) or 0) > 0 or one.op in ("@input", "exp") for one in value.args[::-1][: 2 if value.op == "mul" else 1]):
         inner = value.args[1] if value.op == "mul" and ((number(value.args[0]) or 0) > 0 or value.args[0].op in ("@input", "exp")) else value.args[0]
-        yield from _leaves(inner, sign, depth - 1)
+        yield from leaves_of(inner, sign, depth - 1)
     else:
         yield value, sign
 
@@ -76,7 +76,7 @@ def preference_reversed(program: Program) -> Iterator[Remark]:
         directions: dict[int, set[int]] = {}
         found: list[tuple[Value, int, Value]] = []
         for inside, push, term in pushed(loss):
-            for leaf, sign in _leaves(inside):
+            for leaf, sign in leaves_of(inside):
                 directions.setdefault(id(leaf), set()).add(sign * push)
                 found.append((leaf, sign * push, term))
         found = [one for one in found if len(directions[id(one[0])]) == 1 and has_gradient(one[0])]
@@ -150,15 +150,13 @@ def groups_of_other_rows(program: Program) -> Iterator[Remark]:
         if used is None or axis is None or any(one.op == "transpose" or one.op == "T" for one in computation.users(value)):
             continue
         within = list(origins(value.args[0], ("size", "shape", "len")))
-        tiled = [one for one in within if one.op == "repeat" and _times(one) is not None]
-        spread = [one for one in within if one.op == "repeat_interleave" and number(one.argument("dim", 2)) == 0]
-        if len({one.node for one in (*tiled, *spread)}) != 1 or any(one.op in ("argsort", "sort", "randperm") for one in within):
+        copied = [(one, *found) for one in within if (found := _copies(computation, one)) is not None]
+        if len({one.node for one, *_ in copied}) != 1 or any(one.op in ("argsort", "sort", "randperm") for one in within):
             continue
-        many = _times(tiled[0]) if tiled else spread[0].argument("repeats", 1)
+        repeated, many, tiled = copied[0]
         inside, across = (sizes[1], sizes[0]) if axis == 1 else (sizes[0], sizes[1])
-        if many is None or not _equal(inside, many) or _equal(across, many) or (axis == 1) != bool(tiled):
+        if not _equal(inside, many) or _equal(across, many) or (axis == 1) != tiled:
             continue
-        repeated = (tiled or spread)[0]
         order = "lays all rows down once, and then again: the copies of one row are not neighbours" if tiled else "puts the copies of each row beside each other"
         yield Remark(value.node, f"{short(value.node)} and {short(used.node)} (line {used.line}) make groups of other rows than {short(repeated.node)} (line {repeated.line}) has copied: it {order}")
         return
@@ -170,13 +168,38 @@ def _axis(value: Value) -> int | None:
     return None if known not in (0, 1, -1, -2) or known is None else int(known) % 2
 
 
-def _times(value: Value) -> Value | None:
-    """How often `x.repeat(n, 1)` lays rows down."""
+def _copies(computation: Computation, value: Value) -> tuple[Value | int, bool] | None:
+    """How often an operation copies rows, and whether it lays all rows down once, and then again; None where it does not."""
+    if value.op == "cat" and len(value.args) == 1 and number(value.argument("dim", 1)) in (None, 0) and isinstance(value.args[0], Many):
+        parts = value.args[0].parts
+        return (len(parts), True) if len(parts) > 1 and not value.args[0].grown and all(one is parts[0] for one in parts) else None
+    if value.op in ("repeat_interleave", "repeat") and len(value.args) > 1 and number(value.argument("dim", 2)) == 0:
+        return value.args[1], False
+    if value.op not in ("repeat", "tile", "expand") or value.named or not value.args:
+        return None
     sizes = value.args[1].parts if len(value.args) == 2 and isinstance(value.args[1], Many) else list(value.args[1:])
-    return sizes[0] if len(sizes) > 1 and not value.named and all(number(one) == 1 for one in sizes[1:]) and number(sizes[0]) != 1 else None
+    more = [place for place, one in enumerate(sizes) if number(one) not in (1, -1)]
+    if len(sizes) < 2 or len(more) != 1 or more[0] > 1:
+        return None
+    new = _new_axis(value.args[0]) == more[0]
+    merged = any(one.op in ("view", "reshape", "flatten") for one in computation.users(value))
+    if value.op != "expand" and more[0] == 0 and (not new or merged):
+        return sizes[0], True
+    return (sizes[more[0]], more[0] == 0) if new and merged else None
 
 
-def _equal(one: Value, other: Value) -> bool:
+def _new_axis(value: Value) -> float | None:
+    """Which axis `x.unsqueeze(n)` and `x[:, None]` put in."""
+    if value.op == "unsqueeze":
+        return number(value.argument("dim", 1))
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    parts = index.parts if isinstance(index, Many) else [index]
+    return next((float(place) for place, one in enumerate(parts) if one is not None and one.op == "@constant" and one.data is None), None)
+
+
+def _equal(one: Value, other: Value | int) -> bool:
+    if isinstance(other, int):
+        return number(one) == other
     return same(one, other) if number(one) is None else number(one) == number(other)
 
 

@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     number,
     origins,
 )
+from probe.diagnose.code.finders.words.causal_masks import causal
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -33,6 +34,8 @@ _ENCODERS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _DECODERS = {"torch.nn.TransformerDecoder": (2, 7), "torch.nn.TransformerDecoderLayer": (2, 7)}
 """Decoders, the place of the memory among their arguments, and that of the mask of its padding."""
 _ALONG = frozenset({"add", "run", "dropout", "layer_norm", "relu", "gelu", "mul"})
+_CARRY = ("flip", "roll", "mean", "sum", "max", "min", "cumsum", "sort", "topk", "logsumexp", "softmax", "scatter", "index_select", "gather", "unknown", "fft", "ifft", "irfft")
+"""Operations that may carry numbers from one position to another."""
 _TURNS = ("permute", "transpose", "t", "T", "movedim", "swapaxes", "stack", "view", "reshape", "einsum")
 
 
@@ -50,12 +53,15 @@ def first_position_alone(program: Program) -> Iterator[Remark]:
     before it."""
     said: set[ast.AST] = set()
     computation = computation_of(program)
+    masked: set[int] | None = None
     for value in _learned(computation):
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         parts = index.parts if isinstance(index, Many) else []
         if len(parts) < 2 or parts[0].op != "slice" or not is_none(parts[0].args[0]) or not is_none(parts[0].args[1]) or constant(parts[1]) != 0 or isinstance(constant(parts[1]), bool) or any(one.op != "slice" for one in parts[2:]):
             continue
-        run = _forward_only(value.args[0])
+        if masked is None:
+            masked = causal(computation)
+        run = _forward_only(value.args[0], masked) or _masked_by_hand(value, masked)
         if run is not None and value.node not in said and not _read_on(computation, value):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} is the output at the first position, and in {short(run.node)} (line {run.line}) each position sees only those before it: it has read the first word alone")
@@ -71,7 +77,30 @@ def _read_on(computation: Computation, first: Value) -> bool:
     return False
 
 
-def _forward_only(value: Value) -> Value | None:
+def _masked_by_hand(first: Value, masked: set[int]) -> Value | None:
+    """The attention, written out in the function that takes the first position or in those that it calls, in which each position
+    sees only those before it; None where anything else may carry words from one position to another."""
+    around = first.where.functions[-1] if first.where.functions else None
+    inside = [one for one in origins(first.args[0]) if around is not None and around in one.where.functions]
+    weights = [one for one in inside if one.op == "softmax" and one.args]
+    fused = [one for one in inside if one.op == "scaled_dot_product_attention"]
+    if not (weights or fused) or not all(id(one) in masked for one in (*fused, *(bare(weight.args[0]) for weight in weights))):
+        return None
+    scores = {id(one) for weight in weights for one in origins(weight.args[0])}
+    for one in inside:
+        if one.op in ("matmul", "einsum") and id(one) not in scores and not any(bare(each, "dropout") in weights for each in one.args):
+            return None
+        if one.op == "run":
+            given = bare(one.args[1]) if len(one.args) == 2 else one
+            turned = given.op in ("transpose", "permute", "mT") and bare(given.args[0]).op not in ("matmul", "einsum", "scaled_dot_product_attention")
+            if given is one or turned or one.args[0].op not in (*_BY_POSITION, "torch.nn.Embedding"):
+                return None
+        elif one.op in _CARRY and one not in weights:
+            return None
+    return (weights or fused)[0]
+
+
+def _forward_only(value: Value, masked: set[int]) -> Value | None:
     """The layer over a sequence, with the batch in front, whose output at a position knows nothing of those behind it."""
     for _ in range(40):
         if value.op == "part" and len(value.args) == 2 and constant(value.args[1]) == 0 and value.args[0].op == "run" and value.args[0].args[0].op in RECURRENT:
@@ -83,8 +112,8 @@ def _forward_only(value: Value) -> Value | None:
         if value.op == "run" and value.args[0].op in _ENCODERS:
             mask = value.named.get("mask", value.named.get("src_mask"))
             mask = value.args[2] if mask is None and len(value.args) > 2 else mask
-            causal = mask is not None and (mask.op.endswith("generate_square_subsequent_mask") or mask.op == "triu")
-            return value if causal and batch_first(value.args[0]) is True and _is_sequence(value.args[1]) else None
+            alone = id(value) in masked or (mask is not None and (mask.op.endswith("generate_square_subsequent_mask") or mask.op == "triu"))
+            return value if alone and batch_first(value.args[0]) is True and _is_sequence(value.args[1]) else None
         if value.op == "run" and len(value.args) == 2 and value.args[0].op in _BY_POSITION:
             value = value.args[1]
         elif value.op in _EACH and value.args:

@@ -30,14 +30,14 @@ def _chosen(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
     judged = {id(one.named["loader"]): one.named["loader"] for run in computation.of("run") if run.where.no_grad for one in origins(run) if one.op == "rows" and "loader" in one.named and id(one) not in learned}
-    if not judged or any(VALIDATION.search(name) for one in judged.values() for name in _names(computation, one)):
+    if not judged or any(VALIDATION.search(name) for one in judged.values() for name in names_of(computation, one)):
         return
     said: set[ast.AST] = set()
     copies = (one for one in computation.values if is_call(one.node, "deepcopy") or is_method(one.node, "deepcopy"))
     for kept in (*computation.of(*_KEEPS), *copies):
         for test, holds in kept.where.under if kept.where.loops else ():
             loaders = {id(one.named["loader"]): one.named["loader"] for one in origins(test) if one.op == "rows" and "loader" in one.named}
-            named = [one for key, one in loaders.items() if key in judged and any(TEST.search(name) for name in _names(computation, one))]
+            named = [one for key, one in loaders.items() if key in judged and any(TEST.search(name) for name in names_of(computation, one))]
             if holds and test.op in ("gt", "ge", "lt", "le") and named and len(loaders) == len(named) and test.node not in said:
                 said.add(test.node)
                 yield Remark(test.node, f"{short(test.node)} keeps what is best on the test part: {short(named[0].node)} (line {named[0].line})")
@@ -77,7 +77,7 @@ def _threshold(program: Program) -> Iterator[Remark]:
             continue
         loaders = {id(each.named["loader"]): each.named["loader"] for each in origins(one) if each.op == "rows" and "loader" in each.named}
         given = list(loaders.values()) or [bare(each.args[-1]) for each in origins(one) if each.op == "run" and not any(part.op == "run" for part in origins(each.args[-1]))]
-        if len({id(each) for each in given}) == 1 and (any(TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))) or _is_third_part(computation, best, given[0])):
+        if len({id(each) for each in given}) == 1 and (any(TEST.search(name) for name in (*names_of(computation, given[0]), *_owners(computation, given[0]))) or _is_third_part(computation, best, given[0])):
             yield Remark(best.node, f"{short(best.node)} takes the threshold that scores best on the test part, and the score is that of the same part ({short(limits[0].node)}, line {limits[0].line})")
             return
 
@@ -86,7 +86,7 @@ def _is_third_part(computation: Computation, best: Value, rows: Value) -> bool:
     """Whether rows are one of three parts of an order of rows, of which one is trained on and the other one is only looked at; and
     whether what was chosen by these rows is used on no others."""
     order = rows.args[1] if rows.op == "part" and len(rows.args) == 2 else rows
-    if order.op != "part" or len(order.args) != 2 or order.args[1].op != "slice" or any(VALIDATION.search(name) for one in (rows, order) for name in _names(computation, one)):
+    if order.op != "part" or len(order.args) != 2 or order.args[1].op != "slice" or any(VALIDATION.search(name) for one in (rows, order) for name in names_of(computation, one)):
         return False
     cut = [one for one in computation.users(order.args[0]) if one.op == "part" and one.args[0] is order.args[0] and one.args[1].op == "slice"]
     parts = {id(one): one for one in cut if not same(one.args[1], order.args[1])}
@@ -121,7 +121,7 @@ def _is_threshold(value: Value) -> bool:
     return value.op in ("element", "part") and bool(value.args) and bare(value.args[0]).op in ("linspace", "arange")
 
 
-def _names(computation: Computation, value: Value) -> Iterator[str]:
+def names_of(computation: Computation, value: Value) -> Iterator[str]:
     """What the program calls a value."""
     yield from (target.id for target, given in computation.stored.items() if any(one is value for one in given))
     for user in computation.users(value):

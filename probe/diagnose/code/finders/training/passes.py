@@ -318,7 +318,7 @@ def _sum_over_micro_steps(program: Program) -> Iterator[Remark]:
                 continue
             if any(other is optimizer and one is not step and always_with(one, backward) for one, other in _steps(computation)):
                 continue
-            if any((one.op == "set_attribute" and one.data in ("grad", "lr")) or (one.op in ("mul", "div") and bare(one.args[0]).op == "grad") for one in computation.of("set_attribute", "mul", "div")):
+            if any((one.op == "set_attribute" and one.data in ("grad", "lr")) or (one.op in ("mul", "div") and bare(one.args[0]).op == "grad") or one.op.startswith("_foreach") for one in computation.of("set_attribute", "mul", "div", "_foreach_div_", "_foreach_mul_")):
                 continue
             yield Remark(backward.node, f"{short(backward.node)} adds up the gradients of several batches for {short(step.node)} (line {step.line}), and nothing divides by their number")
             return

@@ -181,7 +181,7 @@ def _term_of_no_optimizer(program: Program) -> Iterator[Remark]:
     asked = {
         id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "load_state_dict", "modules", "children")
         for part in contents(module(value.args[0]), computation) if value.args and not _only_clipped(value, computation)
-    } - inside
+    } - inside | _frozen_alone(computation)
     for value, loss in backwards(computation):
         terms = [] if value.where.no_grad else [term for term, _ in addends(loss)]
         for term in terms if len(terms) > 1 else ():
@@ -216,7 +216,7 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
     asked = {
         id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "state_dict", "load_state_dict", "modules", "children")
         for part in contents(module(value.args[0]), computation) if not _only_clipped(value, computation) and value.args
-    } - inside
+    } - inside | _frozen_alone(computation)
     reported: set[int] = set()
     for value, loss in backwards(computation):
         if value.where.no_grad:
@@ -231,6 +231,12 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
             if fresh and at_home and layer.where.loops == () and _is_joined(layer, inside, reached):
                 reported.add(id(layer))
                 yield value, layer, held
+
+
+def _frozen_alone(computation: Computation) -> set[int]:
+    """The layers whose weight is told whether it is trained: `emb.weight.requires_grad_(False)`."""
+    told = [one.args[0] for one in computation.of("requires_grad_", "set_attribute") if one.args and (one.op == "requires_grad_" or one.data == "requires_grad")]
+    return {id(module(one.args[0])) for one in told if one.op in ("weight", "bias") and one.args}
 
 
 def _only_clipped(value: Value, computation: Computation) -> bool:

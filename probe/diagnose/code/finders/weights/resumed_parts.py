@@ -14,7 +14,7 @@ from probe.diagnose.code.computed.value import (
     is_none,
     origins,
 )
-from probe.diagnose.code.finders.runs.resumed_runs import resumptions
+from probe.diagnose.code.finders.runs.resumed_runs import resumptions, steps_alone
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -35,7 +35,7 @@ def _begins_anew(program: Program) -> Iterator[Remark]:
             of = step.args[0] if step.args else step
             if step.where.loops[:1] != (loop,) or any(one is of for one in loads):
                 continue
-            if is_schedule(of) and not _is_told(computation, of, loop):
+            if is_schedule(of) and not _is_told(computation, of, loop) and not any(one.args[0] is of for one in steps_alone(computation)):
                 yield Remark(of.node, f"line {start.line} goes on at the epoch that was saved, and no state of {short(of.node)} is loaded: the schedule starts from its beginning again")
                 return
             if optimizer_of(step) is of and _has_moments(of):

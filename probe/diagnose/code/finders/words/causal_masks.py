@@ -121,6 +121,15 @@ def _hidden(computation: Computation) -> Iterator[tuple[Value, Value, bool]]:
             yield value, Value("triu", (Value("ones", node=filled.node, where=filled.where), given), node=value.node, where=value.where), True
 
 
+def causal(computation: Computation) -> set[int]:
+    """Where attention is masked so that each position sees itself and those before it: scores, and runs of layers, by identity."""
+    found = {id(use) for use, mask, hides in _hidden(computation) if (of := _triangle(mask)) is not None and of.above is hides and of.by == int(of.above)}
+    for value in computation.of("scaled_dot_product_attention"):
+        if constant(value.argument("is_causal", 5)) is True:
+            found.add(id(value))
+    return found
+
+
 def _is_written_there(program: Program, value: Value) -> bool:
     """Whether a number is written out where it is used: one with a name is a look-ahead that is meant."""
     node = program.parent.get(value.node)

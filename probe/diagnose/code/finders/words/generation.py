@@ -20,7 +20,7 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import last_word, short
+from probe.diagnose.code.syntax import is_self, last_word, own, short
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.held import is_unsteady
 from probe.diagnose.code.traits.numberings import marked
@@ -202,8 +202,10 @@ def _turned_again_from_the_start(program: Program) -> Iterator[Remark]:
 
 def _is_size(function: ast.FunctionDef, name: str) -> bool:
     """Whether a name is only ever given a size of something, and nothing is added to it."""
-    given = [one for one in own(function, ast.Assign, ast.AugAssign) if name in {each.id for target in (one.targets if isinstance(one, ast.Assign) else [one.target]) for each in ast.walk(target) if isinstance(each, ast.Name)}]
-    return bool(given) and all(isinstance(one, ast.Assign) and any(isinstance(each, ast.Attribute) and each.attr in ("shape", "size") for each in ast.walk(one.value)) and not any(isinstance(each, ast.BinOp) for each in ast.walk(one.value)) for one in given)
+    if any(isinstance(one.target, ast.Name) and one.target.id == name for one in own(function, ast.AugAssign)):
+        return False
+    given = [one for one in own(function, ast.Assign) if name in {each.id for target in one.targets for each in ast.walk(target) if isinstance(each, ast.Name)}]
+    return bool(given) and all(any(isinstance(each, ast.Attribute) and each.attr in ("shape", "size") for each in ast.walk(one.value)) and not any(isinstance(each, ast.BinOp) for each in ast.walk(one.value)) for one in given)
 
 
 def _places_of(run: Value) -> list[Value]:
@@ -218,9 +220,9 @@ def _layer_of(value: Value) -> Value | None:
         value = bare(value)
         if value.op == "run" and len(value.args) > 1:
             return value
-        if value.op not in ("transpose", "permute", "part", "chunk", "split", "unbind", "add", "mul") or not value.args:
+        if value.op not in ("transpose", "permute", "part", "chunk", "split", "unbind", "add", "sub", "mul", "cat") or not value.args:
             return None  # a sum of products turns keys by their places
-        value = value.args[0]
+        value = next(iter(value.args[0].made_of()), value.args[0]) if value.op == "cat" else value.args[0]
     return None
 
 

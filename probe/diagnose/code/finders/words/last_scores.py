@@ -49,7 +49,12 @@ def _is_score(score: Value, loop: ast.AST) -> bool:
     if not is_mean_of_batch(score) or loop not in score.where.loops:
         return False
     found = list(origins(score))
-    return any(one.op in ("rows", "element") and loop in one.where.loops for one in found) and any(one.op == "run" and loop in one.where.loops for one in found) and not any(isinstance(one, Many) and one.grown for one in found if one.number and loop in one.where.loops)
+    return any(one.op in ("rows", "element") and (loop in one.where.loops or _is_generated(one)) for one in found) and any(one.op == "run" and loop in one.where.loops for one in found) and not any(isinstance(one, Many) and one.grown for one in found if one.number and loop in one.where.loops)
+
+
+def _is_generated(value: Value) -> bool:
+    """Whether a value is one of those that a generator of the program goes over, to give one batch in each turn."""
+    return any(isinstance(one, ast.Yield) for one in ast.walk(value.where.loops[-1])) if value.where.loops else False
 
 
 def _told(computation: Computation, kept: Value) -> Iterator[Value]:

@@ -1,0 +1,1 @@
+"""Ranked lists, and what is counted of them."""
