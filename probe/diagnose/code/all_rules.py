@@ -44,6 +44,7 @@ from probe.diagnose.code.finders.axes import (
     risk_orders,
     row_orders,
     turned_axes,
+    turned_views,
 )
 from probe.diagnose.code.finders.data import (
     averages,
@@ -87,7 +88,6 @@ from probe.diagnose.code.finders.images import (
     own_noise,
     steps_of_schedules,
     target_ranges,
-    turned_views,
 )
 from probe.diagnose.code.finders.losses import (
     adversaries,

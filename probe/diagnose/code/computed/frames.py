@@ -126,6 +126,16 @@ def makes_layers(loop: ast.AST) -> bool:
 
 
 @lru_cache(maxsize=1000)
+def takes_columns(loop: ast.AST) -> bool:
+    """Whether a comprehension takes one column of rows in each pass: `[stack([rows[i][k] for i in chosen]) for k in range(5)]`."""
+    target = loop.generators[0].target if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else None
+    if not isinstance(target, ast.Name) or not isinstance(loop, (ast.ListComp, ast.GeneratorExp)):
+        return False
+    inner = [one for one in ast.walk(loop.elt) if isinstance(one, (ast.ListComp, ast.GeneratorExp))]
+    return any(isinstance(one.elt, ast.Subscript) and isinstance(one.elt.slice, ast.Name) and one.elt.slice.id == target.id for one in inner)
+
+
+@lru_cache(maxsize=1000)
 def first_asked(loop: ast.AST) -> tuple[str, ...]:
     """The names that a loop sets, and compares with None: they are None in its first pass at most."""
     asked = {one.left.id for one in ast.walk(loop) if isinstance(one, ast.Compare) and isinstance(one.left, ast.Name) and isinstance(one.ops[0], (ast.Is, ast.IsNot))}

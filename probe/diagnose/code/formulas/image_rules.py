@@ -8,6 +8,7 @@ from probe.diagnose.code.finders.images.latent_scales import decoded_in_another_
 from probe.diagnose.code.finders.images.loudness import power_for_amplitude
 from probe.diagnose.code.finders.images.pair_scales import logarithm_for_scale, own_pair_among_positives
 from probe.diagnose.code.finders.images.schedule_tables import (
+    offset_left_out_of_the_target,
     table_of_the_old_schedule,
     weight_of_another_prediction,
 )
@@ -73,3 +74,8 @@ RULES.add(
     "the decoder is given codes that are as many times too small or too large as they were scaled: what is drawn looks like none of the data",
     "take the factor out before: decode(z / scale)",
 )(decoded_in_another_scale)
+RULES.add(
+    "offset-left-out-of-the-target",
+    "the network is punished for the offset that it sees: it learns to take it for a part of the picture, and not to take it out",
+    "ask for the noise that was mixed in, with its offset",
+)(offset_left_out_of_the_target)

@@ -27,6 +27,10 @@ from probe.diagnose.code.finders.pictures.trained_for import frames_in_any_order
 from probe.diagnose.code.finders.pictures.written_over import written_over
 from probe.diagnose.code.finders.rows.candidates import objects_for_background
 from probe.diagnose.code.finders.sequences.likeness import decibels_of_the_square
+from probe.diagnose.code.finders.sizes.resized import (
+    boxes_of_the_old_size,
+    motion_of_the_old_size,
+)
 from probe.diagnose.code.rule import Rules
 
 RULES = Rules("data")
@@ -36,6 +40,16 @@ RULES.add(
     "a mirrored box begins at its right end and ends at its left one: it has a width below 0, and no box overlaps it",
     "the new left end comes from the old right one: box[[0, 2]] = width - box[[2, 0]]",
 )(not_swapped)
+RULES.add(
+    "boxes-of-the-old-size",
+    "boxes no longer lie on what they show, and the farther a picture was from the new size, the farther away they are",
+    "scale them with it: box * torch.tensor([new_w / w, new_h / h, new_w / w, new_h / h])",
+)(boxes_of_the_old_size)
+RULES.add(
+    "motion-of-the-old-size",
+    "the network learns to move each pixel too far, or not far enough: what is moved by its output misses the other picture",
+    "scale the motion too: flow * (new_size / old_size)",
+)(motion_of_the_old_size)
 RULES.add(
     "crops-of-two-places",
     "each input meets a target that shows another place: the best that can be learned is a blur",

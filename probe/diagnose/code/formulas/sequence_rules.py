@@ -6,6 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.agents.ends_of_texts import (
+    cache_never_emptied,
+    prompt_left_out_in_part,
+    reward_behind_the_end,
+)
 from probe.diagnose.code.finders.agents.masks_of_answers import (
     left_out_in_the_divisor,
     mask_of_another_answer,
@@ -190,3 +195,18 @@ RULES.add(
     "the more rows are left out, the smaller the mean: the loss and the steps shrink with them",
     "divide by the sum of the same mask that multiplies: (x * keep).sum() / keep.sum()",
 )(left_out_in_the_divisor)
+RULES.add(
+    "cache-never-emptied",
+    "a text is written on as if the texts before stood in front of it",
+    "empty the cache before each text: layer.k_cache = layer.v_cache = None",
+)(cache_never_emptied)
+RULES.add(
+    "prompt-left-out-in-part",
+    "the model is also trained to write the end of prompts",
+    "count the words before the prompt too: labels[: 1 + len(prompt)] = -100",
+)(prompt_left_out_in_part)
+RULES.add(
+    "reward-behind-the-end",
+    "the earlier a text ends, the less of its score comes to its words: texts learn to be long",
+    "put the score at the last word: rewards[torch.arange(n), mask.sum(1) - 1] += score",
+)(reward_behind_the_end)

@@ -382,7 +382,8 @@ def _escapes(flow: Flow, key: Key) -> bool:
             call = flow.program.parent.get(call)
         if not isinstance(call, ast.Call):
             return True
-        if flow.program.family(call) != "scheduler" and not is_method(call, "step", "unscale_"):
+        made = flow.program.family(call) == "scheduler" and flow.program.local_function(call) is None
+        if not made and not is_method(call, "step", "unscale_"):
             return True
     return False
 

@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objects.saved_parts import trained_and_not_saved
-from probe.diagnose.code.finders.sequences.adapters import adapters_frozen, merged_without_its_scale
+from probe.diagnose.code.finders.sequences.adapters import (
+    adapters_frozen,
+    merged_in_each_pass,
+    merged_without_its_scale,
+)
 from probe.diagnose.code.finders.weights.frozen_layers import new_layer_frozen
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import module_classes
@@ -174,3 +178,8 @@ RULES.add(
     "the adapters keep their first values, which change nothing: only what is thawed afterwards is trained",
     "freeze the network first, and put the adapters into it then",
 )(adapters_frozen)
+RULES.add(
+    "merged-in-each-pass",
+    "the frozen weights move away from what they were, by all merges so far together: what is scored and trained is another network each time",
+    "take the product out again (weight -= scale * (B @ A)), or merge a copy",
+)(merged_in_each_pass)

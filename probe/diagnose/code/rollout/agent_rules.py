@@ -30,6 +30,9 @@ from probe.diagnose.code.finders.agents.stored_arrays import (
     stored_by_reference,
 )
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
+from probe.diagnose.code.finders.followed.lowered_goals import goal_never_lowered
+from probe.diagnose.code.finders.followed.priorities import error_with_its_sign
+from probe.diagnose.code.finders.followed.two_copies import two_copies_of_one
 from probe.diagnose.code.finders.weights.shares_of_others import others_divided_by_all
 from probe.diagnose.code.finders.words.after_the_end import words_behind_the_end
 from probe.diagnose.code.rule import Finders, Rules
@@ -48,6 +51,23 @@ RULES.add(
     "each stored state equals the one that follows it: a model of the next state learns to repeat its input, and actions stand beside the state after them",
     "have the environment return a copy: return self.state.copy()",
 )(stored_as_its_successor)
+
+
+RULES.add(
+    "two-copies-of-one",
+    "both copies become the same: the smaller of the two is no more cautious than either, and one network is never held back",
+    "pull each copy towards its own network",
+)(two_copies_of_one)
+RULES.add(
+    "error-with-its-sign",
+    "half of the rows that the network is wrong about are hardly ever seen again",
+    "store its size: priorities[rows] = error.abs() + 1e-5",
+)(error_with_its_sign)
+RULES.add(
+    "goal-never-lowered",
+    "the policy is asked for more than can still be had, ever further from what it was trained with",
+    "take away what each step has brought: goal = goal - reward",
+)(goal_never_lowered)
 
 
 RULES.add(

@@ -44,7 +44,9 @@ def untouched(value: Value) -> Value:
 
 
 def is_scaled_to_one(value: Value) -> bool:
-    """Whether a value is a picture of bytes that a transform has brought to 0…1."""
+    """Whether a value is a picture of bytes that a transform has brought to 0…1, or that is divided by 255."""
+    if value.op == "div" and len(value.args) == 2 and number(value.args[1]) == 255:
+        return True
     name = applied(value)
     if name == "ToDtype":
         return constant(value.args[0].argument("scale", 1)) is True

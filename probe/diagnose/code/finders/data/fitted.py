@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
+    DRAWN,
     KEPT,
     SHAPED,
     Many,
@@ -20,6 +21,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.rows.sampler_weights import counts_each_class
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import Function, short
@@ -276,7 +278,7 @@ def _rule_of(program: Program, key: object, made: Value) -> str:
 
 def _is_same_data(one: Value, other: Value) -> bool:
     """Whether two things are made of the same data."""
-    return same(one, other) or _made_by(one) == _made_by(other)
+    return same(one, other) or (_made_by(one) == _made_by(other) and not any(each.op in DRAWN for each in origins(one)))
 
 
 def _made_by(value: Value) -> set[tuple[str, ast.AST]]:
@@ -395,7 +397,8 @@ def _grows(value: Value, of_two: bool, depth: int = 16) -> int | None:
     if depth == 0:
         return None
     if isinstance(value, Many):
-        return _grows(value.parts[0], of_two, depth - 1) if len(value.parts) == 1 and value.grown else None
+        found = {_grows(one, of_two, depth - 1) for one in value.parts}
+        return found.pop() if len(found) == 1 and (value.grown or not of_two) else None
     if number(value) is not None or value.op in ("len", "numel", "size", "@constant"):
         return 0
     if value.op in ("div", "mul") and len(value.args) == 2:
@@ -415,6 +418,8 @@ def _grows(value: Value, of_two: bool, depth: int = 16) -> int | None:
         return None if inner is None else -inner
     if of_two:
         return _grows_of_two(value)
+    if counts_each_class(value):
+        return 1
     if value.op == "part" and len(value.args) > 1:
         return 1 if value.args[0].op == "collections.Counter" else _grows(value.args[0], of_two, depth - 1) if bare(value.args[0]).op in ("bincount", "value_counts") else None
     if value.op in ("bincount", "value_counts"):

@@ -174,7 +174,7 @@ def _begins_earlier(later: Value, first: Value) -> bool:
     """Whether rows begin some before the end of those before them, as windows with a past do: `x[cut - window:]`."""
     node = later.node.slice if isinstance(later.node, ast.Subscript) else later.node
     low = node.lower if isinstance(node, ast.Slice) else None
-    return first.op == "slice" and isinstance(low, ast.BinOp) and isinstance(low.op, ast.Sub) and isinstance(low.right, (ast.Name, ast.Attribute))
+    return first.op == "slice" and isinstance(low, ast.BinOp) and isinstance(low.op, ast.Sub) and (isinstance(low.right, (ast.Name, ast.Attribute)) or isinstance(low.left, (ast.Name, ast.Attribute)))
 
 
 def _is_axis(rows: Value) -> bool:

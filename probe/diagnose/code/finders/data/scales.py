@@ -61,6 +61,36 @@ def _bytes_undivided(program: Program) -> Iterator[Remark]:
             yield Remark(settings.node, f"{short(settings.node)} takes a mean of numbers up to 1, and {short(given.node)} (line {given.line}) holds numbers up to 255")
 
 
+@FINDERS.add("normalized-by-wrong-constants")
+def _statistics_of_bytes(program: Program) -> Iterator[Remark]:
+    """The mean or deviation of pixels as they were read meets the same pixels divided by 255."""
+    computation = computation_of(program)
+    for value in computation.of("sub"):
+        given = bare(value.args[0]) if len(value.args) == 2 else value
+        level = bare(value.args[1], "part", "transpose", "permute") if len(value.args) == 2 else value
+        if given.op != "div" or (by := number(given.args[-1])) not in (255, 256) or level.op not in ("mean", "median") or not level.args:
+            continue
+        pixels, read = _root(level.args[0]), _root(given.args[0])
+        if pixels is read and pixels.op not in ("@input", "rows"):
+            yield Remark(value.node, f"{short(value.node)} takes from numbers up to 1 ({short(given.node)}, line {given.line}) the mean of numbers up to {by:g}: {short(level.node)} (line {level.line}) is that of the pixels as they were read")
+            return
+
+
+def _root(value: Value) -> Value:
+    """What the pixels are rows of that a value holds, as long as nothing is computed with them."""
+    for _ in range(30):
+        value = bare(value)
+        if value.op == "part" and value.args:
+            value = value.args[0]
+        elif isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op in ("cat", "permute", "transpose", "rows") and value.args:
+            value = value.args[0]
+        else:
+            break
+    return value
+
+
 def numbers_in(value: Value) -> tuple[float, ...]:
     """The numbers in a list, a tuple or an array of them, or the one number that a value is."""
     while value.args and not isinstance(value, Many) and value.op in (*SHAPED, *KEPT, "part", "transpose", "permute"):

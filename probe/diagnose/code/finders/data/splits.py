@@ -20,6 +20,7 @@ from probe.diagnose.code.computed.value import (
     same,
 )
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
+from probe.diagnose.code.finders.rows.sampler_weights import lists_in
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, short
@@ -392,18 +393,8 @@ def _of_classes(program: Program) -> Iterator[Remark]:
         weights = None if given is None else bare(given)
         while weights is not None and weights.op in ("div", "reciprocal", "pow", "mul", "sqrt") and weights.args:
             weights = bare(weights.args[-1] if weights.op in ("div", "mul") and number(weights.args[-1]) is None and weights.args[-1].op != "sum" else weights.args[0])
-        if weights is not None and (weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight") or any(map(_is_by_class, _listed(given)))):
+        if weights is not None and (weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight") or any(map(_is_by_class, lists_in(given)))):
             yield Remark(sampler.node, f"{short(given.node) if given is not None else ''} has one weight for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
-
-
-def _listed(value: Value | None) -> Iterator[Value]:
-    """The list that a value holds the numbers of, each divided or multiplied by one number or not."""
-    for _ in range(12 if value is not None else 0):
-        if value is not None and isinstance(value, Many):
-            yield value
-        if value is None or not value.args or value.op not in (*KEPT, "div", "mul", "sqrt", "pow"):
-            return
-        value = value.args[-1] if value.op in ("div", "mul") and number(value.args[0]) is not None else value.args[0]
 
 
 def _is_by_class(weights: Value) -> bool:

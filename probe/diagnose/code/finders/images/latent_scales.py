@@ -22,7 +22,7 @@ def decoded_in_another_scale(program: Program) -> Iterator[Remark]:
     for scaled in computation.of("mul", "div"):
         code = _code(scaled)
         by = scaled.args[1] if code is not None and (_code_of(scaled.args[0]) is not None or _shifted(scaled.args[0]) is not None) else scaled.args[0]
-        if code is None or number(by) == 1 or any(one.op == "run" and plain(one.args[0]) is plain(code.args[0]) and one is not code for one in origins(by)) and number(by) is not None:
+        if code is None or number(by) == 1:
             continue
         learned = next((one for one in trained if any(each is scaled for each in one)), None)
         if learned is None:

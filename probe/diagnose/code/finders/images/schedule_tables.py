@@ -148,3 +148,30 @@ def _moved_to_its_end(value: Value) -> Value | None:
 def _is_used(computation: Computation, value: Value) -> bool:
     """Whether something is computed of an entry."""
     return any(True for _ in computation.users(value))
+
+
+# Offsets of the noise --------------------------------------------------------------------------
+
+
+def offset_left_out_of_the_target(program: Program) -> Iterator[Remark]:
+    """One number for each sample or channel is added to the noise that is mixed in, and the network is asked for the noise
+    without it."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        whole = list(origins(loss))
+        for mixed in (one for one in whole if one.op == "add" and len(one.args) == 2):
+            for noise, more in sides(mixed):
+                if bare(noise).op not in _NOISE or not any(_is_of_one_number(one) for one in product(more).above):
+                    continue
+                target = next((one for one in whole if one.op in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub") and len(one.args) > 1 and any(bare(each) is bare(noise) for each in one.args[:2]) and any(each.op == "run" for each in origins(one))), None)
+                used = any(one.op == "mul" and any(bare(each) is mixed for each in one.args) and any(each.op == "run" and any(part is one for part in origins(each)) for each in whole) for one in whole)
+                if target is not None and used:
+                    yield Remark(target.node, f"{short(target.node)} asks for {short(bare(noise).node)} (line {bare(noise).line}), and what is mixed in has one number more for all places of a sample: {short(mixed.node)} (line {mixed.line})")
+                    return
+
+
+def _is_of_one_number(value: Value) -> bool:
+    """Whether noise is drawn once for many places: its last axis has one number."""
+    value = bare(value, shapes=False)
+    sizes = [size for one in value.args for size in (one.made_of() if one.op in ("tuple", "list") else (one,))]
+    return value.op in _NOISE and len(sizes) > 1 and number(sizes[-1]) == 1

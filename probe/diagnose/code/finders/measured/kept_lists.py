@@ -64,7 +64,7 @@ def _is_emptied(program: Program, kept: Many, name: str) -> bool:
             if isinstance(node.func, ast.Attribute) and node.func.attr in _EMPTIES and _base(node.func.value) == word:
                 return True
             continue
-        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
+        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target] if isinstance(node, ast.AnnAssign) else []
         stored = {_base(one) for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])}
         if word in stored and not any(one is kept.node for one in ast.walk(node)):
             return True

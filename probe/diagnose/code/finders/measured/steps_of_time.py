@@ -269,7 +269,7 @@ def _reaches_both_ways(value: Value) -> bool:
     if given is not None and number(given) != 0:
         return number(given) is not None or constant(given) == "same" or given.op == "floordiv"
     sides = padded.argument("pad", 1) if padded.op == "pad" else None
-    return isinstance(sides, Many) and len(sides.parts) == 2 and not any(number(one) == 0 for one in sides.parts) and same(*sides.parts)
+    return isinstance(sides, Many) and len(sides.parts) == 2 and not any(number(one) == 0 for one in sides.parts) and same(sides.parts[0], sides.parts[1])
 
 
 def _to_both_sides(value: Value) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -53,6 +53,10 @@ def _two_scales(program: Program) -> Iterator[Remark]:
             if back and still is None and left:
                 inner = "a logarithm" if left[-1] == "exp" else "scaled values"
                 yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(bare(made).node)}, which is scaled back by one of two steps: the network learns {short(one.scaled.node)} (line {one.scaled.line}), which is made of {inner}")
+                return
+            other = _other_inverse(made, one.scaled) if back and still is None and not left else None
+            if other is not None:
+                yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(other.node)} (line {other.line}), which is 1 too {'large' if other.op == 'exp' else 'small'}: the network learns {short(one.scaled.node)} (line {one.scaled.line})")
                 return
             if back and left == _kinds(target):
                 continue
@@ -183,6 +187,23 @@ def _output(value: Value) -> tuple[Value | None, tuple[str, ...], Value | None]:
     return None, (), None
 
 
+def _other_inverse(made: Value, scaled: Value) -> Value | None:
+    """What undoes a logarithm of a number and 1 as one of the number itself, or the other way round."""
+    given = bare(scaled.args[0]) if scaled.op == "log" and scaled.args else scaled
+    plus_one = scaled.op == "log1p" or (given.op == "add" and len(given.args) == 2 and any(number(one) == 1 for one in given.args))
+    if scaled.op not in ("log", "log1p") or (given is not scaled and given.op in ("add", "clamp", "maximum") and not plus_one):
+        return None
+    for _ in range(30):
+        made = bare(made, "cat", "concatenate")
+        if isinstance(made, Many) and len(made.parts) == 1:
+            made = made.parts[0]
+        elif made.op in ("exp", "expm1"):
+            return made if (made.op == "exp") is plus_one else None
+        else:
+            return None
+    return None
+
+
 def _kinds(value: Value) -> tuple[str, ...]:
     """What undoes each step of the scaling of a value, the last one first."""
     kinds: list[str] = []
@@ -205,6 +226,8 @@ def _scaled(value: Value) -> tuple[Value | None, Value]:
             value = value.parts[0]
         elif value.op in (*_LOGARITHMS, "diff") and value.args:
             scaled, value = scaled or value, value.args[0]
+            if value.op == "add" and len(value.args) == 2 and sum(number(one) is not None for one in value.args) == 1:
+                value = next(one for one in value.args if number(one) is None)  # log(x + 1)
         elif value.op == "div" and len(value.args) == 2 and bare(value.args[0]).op == "sub" and _is_level(bare(value.args[0]).args[1]):
             scaled, value = scaled or value, bare(value.args[0]).args[0]
         elif value.op in _PICKS and value.args:

@@ -13,6 +13,7 @@ from probe.diagnose.code.traits.basic import losses, squared
 
 _EMPTY = ("full_like", "full", "zeros_like", "zeros", "ones_like", "new_zeros", "new_full", "torch.nn.Parameter", "@constant")
 """What stands for no condition: one number, or a parameter."""
+_MADE = ("randint", "integers", "choice", "argmax", "randn", "rand", "normal", "multinomial")
 _CHOICES = ("where", "masked_fill", "set_item", "either", "lerp", "index_fill", "masked_scatter", "unknown", "@input")
 
 
@@ -192,10 +193,12 @@ def _is_empty(value: Value) -> bool:
 
 
 def _is_data(value: Value) -> bool:
-    """Whether a value is a part of a batch, as it is, or what a layer makes of it."""
+    """Whether a value is a part of a batch, as it is, or what a layer makes of it; or rows of what was drawn before all loops."""
+    picked = False
     for _ in range(12):
-        if value.op in ("rows", "element"):
+        if value.op in ("rows", "element") or (picked and value.op in _MADE and not value.where.loops):
             return True
+        picked = picked or value.op == "part"
         layer = value.op == "run" and len(value.args) == 2
         if not value.args or not (layer or value.op in KEPT or value.op in SHAPED or value.op == "part") or value.op in ("either", "stack"):
             return False

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, number, same
+from probe.diagnose.code.computed.value import Value, bare, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -62,6 +62,8 @@ def _in_loops_of(value: Value, step: Value, learned: set[ast.AST]) -> bool:
 
 def _taken_out(value: Value) -> Value | None:
     """What a gradient is divided by."""
+    if value.op.rpartition(".")[2] == "_foreach_div_" and len(value.args) == 2:
+        return value.args[1] if any(one.op == "grad" for one in origins(value.args[0])) else None
     if value.op not in ("div", "mul") or len(value.args) != 2 or bare(value.args[0], shapes=False).op != "grad":
         return None
     other = value.args[1]

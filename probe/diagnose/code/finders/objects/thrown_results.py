@@ -1,4 +1,5 @@
-"""Results that nothing takes: new tensors where the old ones were to be changed. Pure; standard library only."""
+"""Results that nothing takes: new tensors where the old ones were to be changed, and attributes that nothing reads. Pure; standard
+library only."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value
+from probe.diagnose.code.computed.value import Instance, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_method, names_read, names_set, short
+from probe.diagnose.code.traits.weights import has_parameters
 
 FINDERS = Finders()
 _NEW = frozenset({
@@ -65,3 +67,19 @@ def _is_read_after(program: Program, loop: ast.For, name: str) -> bool:
     """Whether a name is read in its function after a loop, before it is set again."""
     later = (one for one in ast.walk(program.scope(loop)) if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load) and one.lineno > (loop.end_lineno or loop.lineno))
     return any(not any(isinstance(around, ast.For) and name in names_set(around.target) for around in program.loops(one)) for one in later)
+
+
+@FINDERS.add("set-in-vain")
+def _asked_of_a_module(program: Program) -> Iterator[Remark]:
+    """`requires_grad` is set on a layer or a network, and not on its parameters."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value in computation.of("set_attribute"):
+        of = value.args[0]
+        named = value.node.value if isinstance(value.node, ast.Attribute) else None
+        if value.data != "requires_grad" or value.node in said or not isinstance(constant(value.args[-1]), bool) or (isinstance(named, ast.expr) and program.kind(named) is not None):
+            continue
+        own = isinstance(of, Instance) and of.of is not None and program.is_module_class(of.of) and not program.method(of.of, "requires_grad")
+        if own or (of.op.startswith("torch.nn.") and of.op != "torch.nn.Parameter" and has_parameters(of)):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} = {constant(value.args[-1])} sets an attribute of the module; its parameters keep theirs")

@@ -166,7 +166,7 @@ def _taken_away(mean: Value) -> Value | None:
         kept, gone = (product(one).above for one in bare_mean.args)
         made = [one for one in gone if one.op == "run"]
         shares = [one for one in gone if one.op != "run"]
-        if len(made) == 1 and len(kept) > 1 and shares and any(_is_rest_of_product(one) for one in shares) and not any(_is_rest_of_product(one) for one in kept if bare(one).op == "part"):
+        if len(made) == 1 and len(kept) > 1 and shares and any(_is_rest_of_product(one) for one in shares) and not any(_is_rest_of_product(one) for one in kept):
             return made[0]
     parts = product(mean)
     difference = next((bare(one) for one in parts.above if bare(one).op == "sub"), None)

@@ -134,8 +134,8 @@ def places_for_rows(program: Program) -> Iterator[Remark]:
     for order in computation.of(*_PLACED):
         size = bare(order.args[-1]) if order.args and len(order.args) < 3 else order
         listed = bare(size.args[0]) if size.op == "len" and size.args else size
-        if listed.op != "part" or len(listed.args) != 2 or (whole := _all_numbers(listed)) is None:
-            continue
+        if listed.op != "part" or len(listed.args) != 2 or (order.op == "permutation" and size.op != "len") or (whole := _all_numbers(listed)) is None:
+            continue  # of a list, `permutation` gives its numbers, and not their places
         others = [one for one in _all_chosen_by(computation, whole) if not any(part is order for part in _within(one.args[1]))]
         for one in _all_chosen_by(computation, order):
             other = next((each for each in others if each.args[0] is one.args[0] and each is not one), None)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     DRAWN,
+    KEPT,
     Instance,
     Many,
     Table,
@@ -103,12 +104,12 @@ def _rows(computation: Computation, held: dict[int, Value]) -> Iterator[Row]:
     """What is added to the lists of samples in a loop within a loop."""
     by_loops: dict[tuple[int, ...], list[Value]] = {}
     for added in computation.of("append"):
-        if len(added.where.loops) > 1 and id(added.args[0]) in held:
+        if len(added.where.loops) > 1 and (id(added.args[0]) in held or any(id(one) in held for one in _parts(added.args[1]) if one.op != "@constant")):
             by_loops.setdefault(tuple(map(id, added.where.loops)), []).append(added)
     for group in by_loops.values():
         inner = group[0].where.loops[-1]
         parts = [part for one in group for part in _parts(one.args[1])]
-        new = [one for one in parts if any(inner in each.where.loops for each in origins(one))]
+        new = [one for one in parts if any(inner in each.where.loops and each.op not in ("part", "@constant", *KEPT) for each in origins(one))]
         yield Row(group[0], new, [one for one in parts if not any(each is one for each in new)])
 
 
@@ -133,6 +134,17 @@ def _is_number_of(value: Value, outer: object) -> bool:
     return inner.op == "index" and inner.node is outer
 
 
+def _is_entry_of(value: Value, outer: object) -> bool:
+    """Whether a value is what a table from before a loop has for the number of its turn."""
+    return value.op == "part" and len(value.args) == 2 and _is_number_of(value.args[1], outer) and outer not in value.args[0].where.loops
+
+
+def _is_name_of(value: Value, outer: object) -> bool:
+    """Whether a value is what a table has for the number of a turn, each of which may have its own: nothing says that several share one."""
+    inner = bare(value, "builtins.int")
+    return _is_entry_of(inner, outer) and bare(inner.args[0]).op not in DRAWN and bare(inner.args[0]).op not in ("integers", "mod")
+
+
 @FINDERS.add("groups-split-at-random")
 def _groups_split(program: Program) -> Iterator[Remark]:
     """A loop adds several samples of one recording with one label, and the samples are split at random."""
@@ -144,7 +156,8 @@ def _groups_split(program: Program) -> Iterator[Remark]:
         for row in _rows(computation, held):
             outer = row.value.where.loops[-2]
             shared = [each for one in row.new for each in origins(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
-            answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims]
+            shared += [each for one in row.new for each in origins(one) if _is_entry_of(each, outer)]
+            answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims and not _is_name_of(one, outer)]
             beside = (part for added in computation.of("append") if added.where.loops == row.value.where.loops for part in _parts(added.args[1]))
             named = next((one for one in beside if _is_number_of(one, outer) and id(one) not in asked_for), None)
             if shared and named is not None and not answers and not _is_window(row) and not any(comes_from(run, named) for run in computation.of("run")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, number, origins
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -64,3 +64,31 @@ def _length(value: Value) -> float | None:
             return None
         value = value.args[-1] if value.op in ("div", "mul") and number(value.args[0]) is not None else value.args[0]
     return None
+
+
+def counts_each_class(value: Value) -> bool:
+    """Whether a value says how often each number occurs: the counts that `unique` gives, the values of a Counter, or the sums over
+    the samples of codes of one class each; or how often one number of several occurs."""
+    if value.op == "part" and len(value.args) == 2 and value.args[0].op == "unique":
+        asked = value.args[0].named
+        place = sum(constant(asked.get(name)) is True for name in ("return_counts", "return_index", "return_inverse"))
+        return constant(asked.get("return_counts")) is True and number(value.args[1]) in (place, -1)
+    if value.op in ("values", "element") and value.args:
+        return bare(value.args[0]).op == "collections.Counter" or (value.op == "element" and counts_each_class(bare(value.args[0])))
+    if value.op == "sum" and value.args:
+        inner, axis = bare(value.args[0]), value.argument("dim", 1)
+        if inner.op == "one_hot":
+            return number(axis) == 0
+        tested = inner.args[1] if inner.op == "eq" and len(inner.args) == 2 and axis is None else None
+        return tested is not None and (tested.op in ("index", "element") or isinstance(constant(tested), int))
+    return False
+
+
+def lists_in(value: Value | None) -> Iterator[Value]:
+    """The list that a value holds the numbers of, each divided or multiplied by one number or not."""
+    for _ in range(12 if value is not None else 0):
+        if value is not None and isinstance(value, Many):
+            yield value
+        if value is None or not value.args or value.op not in (*KEPT, "div", "mul", "sqrt", "pow"):
+            return
+        value = value.args[-1] if value.op in ("div", "mul") and number(value.args[0]) is not None else value.args[0]

@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import DRAWN, Instance, Value, bare, num
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import says, short
+from probe.diagnose.code.traits.basic import losses
 
 FINDERS = Finders()
 _LOADER = "torch.utils.data.DataLoader"
@@ -34,6 +35,45 @@ def _with_workers(computation: Computation, least: int) -> Iterator[tuple[Value,
         data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
         if isinstance(data, Instance) and workers is not None and workers >= least and not loader.named.keys() & {"worker_init_fn", "**"} and len(loader.args) <= 6:
             yield loader, data, workers
+
+
+@FINDERS.add("seeded-in-each-draw")
+def _seeded_for_each_sample(program: Program) -> Iterator[Remark]:
+    """What a data set changes a sample by is drawn after the seed was set for that sample: to one number, or to the sample's own, and
+    only for the samples that are trained on."""
+    computation = computation_of(program)
+    seeds = [one for one in computation.of("manual_seed", "seed") if any(_is_getter(each) for each in one.where.functions) and len(one.args) == 1 and one.args[0].op != "torch.Generator"]
+    if not seeds:
+        return
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    drawn = [one for one in computation.of(*DRAWN) if any(_is_getter(each) for each in one.where.functions)]
+    for seed in seeds:
+        ends = next((one.number for one in seeds if one.number > seed.number and one.node is seed.node), 10**9)
+        mine = [one for one in drawn if seed.number < one.number < ends and _draws_for(seed, one)]
+        asked = next((one for one in mine if id(one) in learned), None)
+        fixed = number(seed.args[0]) is not None
+        plain = any(one.node is seed.node and one is not seed and not any(one.number < each.number < min((two.number for two in seeds if two.number > one.number and two.node is one.node), default=10**9) for each in drawn) for one in seeds)
+        if asked is not None and not seed.where.under and (fixed or (plain and _is_of_sample(seed.args[0]))):
+            said = "all samples get the same random numbers" if fixed else "a sample gets the same random numbers in each epoch"
+            yield Remark(seed.node, f"{short(seed.node)} sets the seed anew for each sample, and {short(asked.node)} (line {asked.line}) draws after it: {said}")
+            return
+
+
+def _is_getter(function: ast.AST) -> bool:
+    return getattr(function, "name", "") == "__getitem__"
+
+
+def _draws_for(seed: Value, draw: Value) -> bool:
+    """Whether a draw is made by the library whose seed was set."""
+    library = "torch" if seed.op == "manual_seed" else "numpy" if any(word in ast.unparse(seed.node) for word in ("np.", "numpy")) else "random"
+    text = ast.unparse(draw.node)
+    theirs = "numpy" if "np." in text or "numpy" in text else "torch" if "torch" in text else "random" if "random." in text else ""
+    return theirs == library
+
+
+def _is_of_sample(seed: Value) -> bool:
+    """Whether a seed is the number of the sample, perhaps with a fixed number."""
+    return any(one.op in ("index", "@input") for one in origins(seed)) and all(one.op in ("index", "@input", "add", "mul", "int", "@constant", "range", "len") for one in origins(seed, stop=("index", "@input")))
 
 
 @FINDERS.add("copied-by-workers")

@@ -3,6 +3,7 @@ library only."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
@@ -10,7 +11,7 @@ from probe.diagnose.code.computed.value import Instance, Value, bare, constant, 
 from probe.diagnose.code.finders.sequences.references import owner_of, switched
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import is_method, last_word, short
 from probe.diagnose.code.traits.arithmetic import TURNED, product
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.basic import losses
@@ -101,3 +102,65 @@ def _may_touch(switch: Value, adapter: Value, new: list[Value]) -> bool:
     if owner is None or switch.where.under:
         return True  # chosen one by one, by their names or by what they are part of
     return any(one is adapter or any(one is each for each in new) for one in layers_of(owner))
+
+
+# Merged again and again ----------------------------------------------------------------------
+
+
+def merged_in_each_pass(program: Program) -> Iterator[Remark]:
+    """The product of two matrices is added to the weights of a layer in a loop that also trains, and nothing takes it out."""
+    parameters: set[str | None] = {last_word(target) for node in program.everywhere(ast.Assign) if any(program.called(one) == "torch.nn.Parameter" for one in ast.walk(node.value) if isinstance(one, ast.Call)) for target in _stored(node)}
+    if not parameters or _is_taken_out(program, parameters):
+        return
+    for node in program.everywhere(ast.AugAssign, ast.Call):
+        changed = _added_to_weights(node)
+        if changed is None or not isinstance(node, (ast.AugAssign, ast.Call)):
+            continue
+        function = next((one for one in program.parents(node) if isinstance(one, ast.FunctionDef)), None)
+        given = [changed, *(one.value for one in program.everywhere(ast.Assign) if isinstance(changed, ast.Name) and program.scope(one) is program.scope(node) and changed.id in {last_word(each) for each in one.targets})]
+        inside = [each for one in given for each in ast.walk(one)]
+        multiplies = any((isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)) or (isinstance(one, ast.Call) and last_word(one.func) in ("matmul", "mm")) for one in inside)
+        if not multiplies or len({last_word(one) for one in inside if isinstance(one, (ast.Name, ast.Attribute))} & parameters) < 2:
+            continue
+        places: list[ast.AST] = [one for one in program.calls() if function is not None and last_word(one.func) == function.name]
+        for place in places or [node]:
+            loop = next((one for one in program.loops(place) if any(is_method(each, "backward") for each in ast.walk(one))), None)
+            between = [one for one in program.parents(place) if isinstance(one, ast.If) and any(each is loop for each in program.parents(one))]
+            if loop is not None and all(isinstance(one.test, ast.Call) and last_word(one.test.func) in ("isinstance", "hasattr") for one in between):
+                yield Remark(node, f"{short(node)} is done once more in each pass of the loop of line {getattr(loop, 'lineno', 0)}, which goes on training, and nothing takes out what was added before")
+                return
+
+
+def _stored(node: ast.Assign) -> list[ast.expr]:
+    return [each for target in node.targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+
+
+def _is_weight(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and (node.attr == "weight" or (node.attr == "data" and isinstance(node.value, ast.Attribute) and node.value.attr == "weight"))
+
+
+def _added_to_weights(node: ast.AST) -> ast.expr | None:
+    """What is added in place to the weights of a layer."""
+    if isinstance(node, ast.AugAssign):
+        return node.value if isinstance(node.op, ast.Add) and _is_weight(node.target) else None
+    return node.args[0] if is_method(node, "add_") and node.args and _is_weight(node.func.value) else None
+
+
+def _is_taken_out(program: Program, parameters: set[str | None]) -> bool:
+    """Whether weights get back what they were, or the matrices begin anew after they were added."""
+    for node in program.everywhere(ast.AugAssign, ast.Assign, ast.Call):
+        if isinstance(node, ast.AugAssign):
+            if isinstance(node.op, ast.Sub) and _is_weight(node.target):
+                return True
+        elif isinstance(node, ast.Assign):
+            if any(_is_weight(one) for one in _stored(node)):
+                return True
+        elif isinstance(node, ast.Call):
+            word = last_word(node.func)
+            if word in ("load_state_dict", "deepcopy", "reset_parameters") or (word == "sub_" and is_method(node, "sub_") and _is_weight(node.func.value)):
+                return True
+            around = next((one for one in program.parents(node) if isinstance(one, ast.FunctionDef)), None)
+            named = {last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))} & (parameters | {"weight"})
+            if word in ("zero_", "zeros_", "copy_", "fill_", "normal_", "uniform_", "kaiming_uniform_") and named and ((around is not None and around.name != "__init__") or program.loops(node)):
+                return True
+    return False

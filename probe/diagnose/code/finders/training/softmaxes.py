@@ -24,7 +24,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.basic import without_small
+from probe.diagnose.code.traits.basic import squared, without_small
 from probe.diagnose.code.traits.extents import last, rank
 from probe.diagnose.code.traits.uses import made_from
 
@@ -428,7 +428,9 @@ def _unit_over_the_batch(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for value in computation.of("normalize", "div"):
         axis = _unit_axis(value)
-        if number(axis) != 0 or rank(value.args[0]) == 1 or bare(value.args[0]).op != "run":
+        of = bare(value.args[0], "cat")
+        of = bare(of.parts[0]) if isinstance(of, Many) and of.parts else of
+        if number(axis) != 0 or rank(value.args[0]) == 1 or of.op != "run":
             continue
         for product in made_from(computation, value, frozenset({"mul", "div", "cat", "t", "T", "mT", "transpose", "to"})):
             if product.op == "matmul" and len(product.args) == 2 and _is_turned(product.args[1]) and not _is_turned(product.args[0]) and comes_from(product.args[0], value):
@@ -441,6 +443,9 @@ def _unit_axis(value: Value) -> Value | None:
     if value.op == "normalize" and value.args:
         return value.argument("dim", 2)
     length = bare(value.args[1], "clamp", "add") if len(value.args) == 2 else value
+    squares = bare(length.args[0], "clamp", "add") if length.op in ("sqrt", "pow") and length.args else length
+    if squares.op == "sum" and squares.args and (of := squared(squares.args[0])) is not None and bare(of) is bare(value.args[0]):
+        return squares.argument("dim", 1)
     if length.op != "norm" or not length.args or bare(length.args[0]) is not bare(value.args[0]):
         return None
     return length.argument("dim", 2) or (length.args[1] if number(length.argument("p")) is not None and len(length.args) == 2 else None)

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, origins
+from probe.diagnose.code.computed.value import Instance, Value, bare, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.traits.backwards import CUTS
@@ -30,7 +30,7 @@ def _kept_for_the_next_part(program: Program) -> Iterator[Remark]:
     seen: set[tuple[int, ...]] = set()
     for back, loss in backwards(computation):
         ran = [one for one in origins(loss, CUTS) if one.op == "run" and has_parameters(plain(one.args[0]))]
-        for around in back.where.loops:
+        for around in back.where.loops[:-1]:  # the innermost one goes over batches or epochs
             key = (id(around), *sorted({id(plain(one.args[0])) for one in ran}))
             if not isinstance(around, _LOOPS) or key in seen:
                 continue
@@ -75,7 +75,9 @@ def _has_number(value: Value, around: ast.AST) -> bool:
 
 def _leaves_out(computation: Computation, value: Value, around: ast.AST) -> bool:
     """Whether a value leaves out the rows of the turn of a loop: all parts but that one, all rows but those of its number."""
-    if value.op in ("ne", "setdiff1d", "invert", "delete"):
+    if value.op == "ne":  # a row whose words differ is no row that is left out
+        return any(_is_of(bare(one), around) for one in value.args)
+    if value.op in ("setdiff1d", "invert", "delete"):
         return _has_number(value, around)
     if value.op == "element" and value.where.loops and around in value.where.loops[:-1] and not isinstance(value.where.loops[-1], _LOOPS):
         return any(one.where.loops == value.where.loops and any(_is_of(each, around) for each in one.args) for one in computation.of("ne", "not_in"))

@@ -15,12 +15,14 @@ from probe.diagnose.code.traits.uses import made_from
 _ENCODERS = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _COMPARED = ("eq", "ne", "gt", "lt", "ge", "le")
 _SIZES = frozenset({"shape", "size", "len", "numel", "dim"})
+_OF_DATA = ("cumsum", "cat", "rows", "element", "append")
+"""What numbers texts, or joins them: no counting of places in it makes a mask one of places."""
 _UNKNOWN = frozenset({"@input", "run", "rows", "element", "load", "call"})
 
 
 def texts_see_each_other(program: Program) -> Iterator[Remark]:
     """Texts are packed into rows, each with positions of its own, and no mask keeps an attention within one of them."""
-    counted = next(_counted_anew(program), None) or next(_counted_from_starts(computation_of(program)), None)
+    counted = next(_counted_anew(program), None) or next(_counted_from_starts(computation_of(program)), None) or next(_counted_beside(computation_of(program)), None)
     if counted is None:
         return
     attends = list(_attentions(computation_of(program)))
@@ -76,7 +78,7 @@ def _tells_apart(mask: Value, depth: int = 24) -> bool:
         return False
     if mask.op in _COMPARED and len(mask.args) == 2:
         known = any(number(one) is not None or constant(one) is not None for one in mask.args)
-        return not known and not all(any(each.op == "arange" for each in origins(one)) for one in mask.args)
+        return not known and not all(any(each.op == "arange" for each in origins(one, _OF_DATA)) for one in mask.args)
     return any(_tells_apart(one, depth - 1) for one in [*mask.made_of()])
 
 
@@ -91,6 +93,19 @@ def _counted_from_starts(computation: Computation) -> Iterator[ast.expr]:
             continue
         if any(user.op == "run" and user.args[0].op == "torch.nn.Embedding" for user in made_from(computation, value, frozenset({"clamp", "long", "to"}))):
             yield value.node
+
+
+def _counted_beside(computation: Computation) -> Iterator[ast.expr]:
+    """Where a list gets the numbers 0, 1, 2 … of each text, beside a list of the texts, and is then cut into rows of one length."""
+    for put in computation.of("append"):
+        numbers = bare(put.args[1]) if len(put.args) > 1 else put
+        if numbers.op not in ("arange", "range") or len(numbers.args) != 1 or numbers.args[0].op not in _SIZES or not isinstance(put.node, ast.expr) or not put.where.loops:
+            continue
+        counted = numbers.args[0].args[0] if numbers.args[0].args else numbers
+        beside = any(one.op == "append" and one.args[1] is counted and one.args[0] is not put.args[0] and one.where.loops == put.where.loops for one in computation.of("append"))
+        joined = [one for one in computation.of("cat") if one.args and one.args[0] is put.args[0]]
+        if beside and any(user.op in ("view", "reshape", "unfold") for one in joined for user in made_from(computation, one, frozenset({"part", "to", "long"}))):
+            yield put.node
 
 
 def _counted_anew(program: Program) -> Iterator[ast.stmt]:

@@ -1,0 +1,62 @@
+"""Returns that a policy is told to reach, and the rewards that it has had. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, is_none, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import is_method, own, short
+from probe.diagnose.code.traits.basic import losses
+
+
+def goal_never_lowered(program: Program) -> Iterator[Remark]:
+    """A policy is trained with what rewards are still to come, and is told, in each step of an episode, the return of the whole
+    episode."""
+    computation = computation_of(program)
+    layers: dict[int, tuple[Value, Value]] = {}
+    for _, loss in losses(computation):
+        for run in origins(loss):
+            told = next((one for one in origins(run.args[1]) if one.op == "cumsum" and _is_to_come(one)), None) if run.op == "run" and len(run.args) > 1 else None
+            if told is not None and not any(one.op == "run" for one in origins(run.args[1])):
+                layers.setdefault(id(run.args[0]), (run, told))
+    for run in computation.of("run") if layers else ():
+        if id(run.args[0]) not in layers or not run.where.no_grad or len(run.args) < 2:
+            continue
+        trained, told = layers[id(run.args[0])]
+        loop = next((one for one in reversed(run.where.loops) if any(is_method(call, "step") for call in own(one, ast.Call))), None)
+        goals = [one for one in _pieces(run.args[1]) if _is_fixed(one)]
+        known = {id(one) for goal in goals for one in origins(goal)} | {id(one.node) for goal in goals for one in origins(goal)}
+        if loop is None or not goals or any(id(part) in known or id(part.node) in known for value in computation.of("sub") if loop in value.where.loops for part in origins(value.args[0])):
+            continue
+        _, told = layers[id(run.args[0])]
+        yield Remark(run.node, f"{short(run.node)} is told {short(goals[0].node)} (line {goals[0].line}) in each step of an episode, and it was trained with the rewards that are still to come ({short(told.node)}, line {told.line}): what it has had is not taken away")
+        return
+
+
+def _is_to_come(total: Value) -> bool:
+    """Whether a sum runs from the last reward to the first."""
+    given = bare(total.args[0]) if total.args else total
+    if given.op in ("flip", "flipud", "reversed"):
+        return True
+    index = given.args[1] if given.op == "part" and len(given.args) == 2 else None
+    return index is not None and index.op == "slice" and len(index.args) == 3 and is_none(index.args[0]) and number(index.args[2]) == -1
+
+
+def _pieces(value: Value) -> Iterator[Value]:
+    """What a value is, or joins."""
+    value = bare(value)
+    if value.op in ("cat", "concatenate") and value.args and isinstance(value.args[0], Many):
+        for one in value.args[0].parts:
+            yield from _pieces(one)
+    else:
+        yield value
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value is made of numbers alone."""
+    return all(one.op in ("@constant", "div", "mul", "neg", "list", "tuple", "tensor", "full", "slice", "part", "either") for one in origins(value)) and any(number(one) is not None for one in origins(value))
+

@@ -1,0 +1,43 @@
+"""Running statistics that are made of what they have scaled. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Value, bare, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+
+
+def statistics_of_the_scaled(program: Program) -> Iterator[Remark]:
+    """A running mean, by which data are scaled, goes on with the mean of the scaled data."""
+    computation = computation_of(program)
+    for new, node in _kept_on(computation):
+        inside = {id(one) for one in origins(new, stop=("mean",))}
+        for mean in (one for one in origins(new) if one.op == "mean" and one.args):
+            scaled = bare(mean.args[0])
+            moved = bare(scaled.args[0]) if scaled.op == "div" and len(scaled.args) == 2 else scaled
+            if moved is scaled or moved.op != "sub" or len(moved.args) != 2 or not _is_spread(scaled.args[1]):
+                continue
+            old = bare(moved.args[1])
+            if id(old) in inside and old is not mean and old.op not in ("@constant", "mean") and id(mean) in inside:
+                yield Remark(mean.node, f"{short(mean.node)} is the mean of what {short(scaled.node)} (line {scaled.line}) has scaled by {short(moved.args[1].node)}, and {short(node)} (line {getattr(node, 'lineno', 0)}) goes on with it: it is near 0 whatever the data are, and the statistics never come to theirs")
+                return
+
+
+def _kept_on(computation: Computation) -> Iterator[tuple[Value, object]]:
+    """What attributes and names are given anew."""
+    for one in computation.of("set_attribute"):
+        if len(one.args) > 1:
+            yield one.args[1], one.args[1].node
+    for values in computation.stored.values():
+        for value in values:
+            if value.op in ("add", "lerp"):
+                yield value, value.node
+
+
+def _is_spread(value: Value) -> bool:
+    """Whether a value is a deviation: a root, or a std."""
+    return any(one.op in ("sqrt", "std", "rsqrt") or (one.op == "pow" and len(one.args) == 2 and one.args[1].data == 0.5) for one in origins(value))

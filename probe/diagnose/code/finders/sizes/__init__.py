@@ -1,0 +1,1 @@
+"""Pictures that change their size, and what lies in them."""
