@@ -103,7 +103,9 @@ def _generator_of(flow: Flow, function: ast.FunctionDef, each: bool = False) -> 
             continue
         seed = made.args[0]
         changes = any(is_own(one) and _is_set_again(flow, one) for one in ast.walk(seed))
-        if not names_read(seed) & given and not changes and not any(isinstance(one, ast.Call) for one in ast.walk(seed)):
+        told = [seed, *(value for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target) and target.id in names_read(seed))]
+        changes = changes or any(names_read(one) & given or any(isinstance(each, ast.Call) for each in ast.walk(one)) for one in told)
+        if not changes:
             # What is drawn for each batch; a fixed projection of a size of its own is meant to stay.
             of_batch = given | {target.id for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target) and names_read(value) & given}
             for one in own_nodes(function):

@@ -125,6 +125,22 @@ def _other_name(program: Program) -> Iterator[Remark]:
                     yield Remark(value, f"{short(node)} keeps {given} as {name}")
 
 
+def _one_part_for_all(program: Program) -> Iterator[Remark]:
+    """A loop over the names of the parts of the data keeps a score for each, and takes the data of one part in all of them."""
+    for loop in program.everywhere(ast.For):
+        names = [one.value for one in loop.iter.elts if is_string(one)] if isinstance(loop.iter, (ast.List, ast.Tuple)) else []
+        if len(names) < 2 or not is_name(loop.target) or not any(_part(f"{one}_x") for one in names):
+            continue
+        target = loop.target.id
+        inside = [one for statement in loop.body for one in ast.walk(statement)]
+        keyed = any(isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and is_name(one.slice, target) for one in inside)
+        reads = [one for one in inside if is_name(one, target) and isinstance(one.ctx, ast.Load)]
+        others = [one for one in reads if not (isinstance(program.parent.get(one), ast.Subscript) and isinstance(getattr(program.parent.get(one), "ctx", None), ast.Store))]
+        fixed = [one for one in inside if isinstance(one, ast.Call) and one.args and any(is_string(each) and each.value in names for each in one.args) and not is_method(one, "get", "append")]
+        if keyed and not others and len(fixed) == 1:
+            yield Remark(fixed[0], f"{short(fixed[0])} takes the same data in each turn of the loop of line {loop.lineno}, which keeps a score under each of {', '.join(names)}")
+
+
 def _called(node: ast.AST) -> str:
     return node.slice.value if isinstance(node, ast.Subscript) and is_string(node.slice) else last_word(node)
 
@@ -188,6 +204,7 @@ RULES.add(
 
 
 FINDERS = Finders()
+FINDERS.add("kept-under-another-name")(_one_part_for_all)
 FINDERS.add("seen-items-ranked")(seen_set_to_zero)
 FINDERS.add("normalized-apart")(raw_observations)
 FINDERS.add("precision-for-recall")(divided_by_the_other_count)

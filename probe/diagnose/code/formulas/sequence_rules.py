@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import bare
 from probe.diagnose.code.finders.agents.ends_of_texts import (
     cache_never_emptied,
     prompt_left_out_in_part,
@@ -60,7 +62,7 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
             mask = source.args[0]
         elif is_binary(source, ast.Mult):
             mask = next((one for one in (source.left, source.right) if "mask" in text_of(one).lower()), None)
-        if mask is not None and _marks_padding(flow, mask) and not (call.func.attr != "mean" and _never_below_zero(flow, _filled(source, mask))):
+        if mask is not None and _marks_padding(flow, mask) and not (call.func.attr != "mean" and (_never_below_zero(flow, _filled(source, mask)) or _is_of_distances(program, call))):
             does = "divides by all positions, also by" if call.func.attr == "mean" else "finds nothing below 0 beside"
             yield Remark(call, f"{short(call)} {does} those that {short(mask, 40)} sets to 0")
 
@@ -83,6 +85,12 @@ def _never_below_zero(flow: Flow, node: ast.AST) -> bool:
             return False
         value = flow.value(value.args[0] if flow.program.called(value) and value.args else value.func.value)  # type: ignore[attr-defined]
     return False
+
+
+def _is_of_distances(program: Program, call: ast.Call) -> bool:
+    """Whether what is filled with 0, and then searched for its largest value, is never below 0, wherever it is computed."""
+    filled = [bare(one.args[0]) for one in computation_of(program).of("max", "amax") if one.node is call and one.args]
+    return any(one.op == "masked_fill" and bare(one.args[0]).op in _NEVER_NEGATIVE for one in filled)
 
 
 def _whole_mean(program: Program, flow: Flow, call: ast.Call, source: ast.AST) -> Iterator[Remark]:

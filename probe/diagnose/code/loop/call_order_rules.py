@@ -9,6 +9,8 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import alternatives
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import Event, calls_in, events_of, goes_over, optimized
 from probe.diagnose.code.program import Key, Program
@@ -229,6 +231,12 @@ def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) 
     )
 
 
+def _is_scaled(program: Program, backward: ast.AST) -> bool:
+    """Whether a scaler has scaled the loss of a backward, wherever that is done."""
+    losses = (one.args[0] for one in computation_of(program).of("backward") if one.node is backward and one.args)
+    return any(each.op == "scale" for loss in losses for each in alternatives(loss))
+
+
 @RULES.add("scaler-passed-by", "updates are made with gradients that are wrong by the scaler's factor (65536 at first)", "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()")
 def _scaler_passed_by(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
@@ -239,7 +247,7 @@ def _scaler_passed_by(program: Program) -> Iterator[Remark]:
                 continue
             if before.scaled and not _unscaled_by_hand(body, before.node, event.node):
                 yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(event.node)} steps past the scaler: the gradients are never unscaled")
-            elif not before.scaled and program.family(event.node.func.value if is_method(event.node) else None) == "scaler":
+            elif not before.scaled and program.family(event.node.func.value if is_method(event.node) else None) == "scaler" and not _is_scaled(program, before.node):
                 yield Remark(event.node, f"{short(before.node)} is not scaled, and {short(event.node)} divides its gradients by the scaler's factor")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import comparison_above
@@ -35,6 +36,8 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
+from probe.diagnose.code.traits.backwards import reached_from
+from probe.diagnose.code.traits.basic import losses
 
 RULES = Rules("loop")
 _KEEPS = frozenset({"train", "eval", "to", "cuda", "cpu", "zero_grad", "state_dict", "double", "float", "half"})
@@ -44,6 +47,14 @@ _COUNTS = ("epoch", "step", "iteration", "iter", "global_step", "n_iter", "total
 
 
 # Parameters that no optimizer holds ----------------------------------------------
+
+
+def _is_cut_off(program: Program, call: ast.Call) -> bool:
+    """Whether no gradient reaches what a network gives at a call."""
+    computation = computation_of(program)
+    given = {id(one) for one in computation.of("run") if one.node is call}
+    reached = {id(one) for _, loss in losses(computation) for one in reached_from(loss)} if given else given
+    return bool(given) and not given & reached
 
 
 @RULES.add("in-no-optimizer", "its parameters keep their first values: what it does is random, and the rest has to learn around it", "give the optimizer its parameters too")
@@ -62,7 +73,7 @@ def _in_no_optimizer(program: Program) -> Iterator[Remark]:
             continue
         for call in called:
             key = flow.origin(flow.key(call.func))
-            if key is None or key in held or key in remarked or not _left_out(flow, key):
+            if key is None or key in held or key in remarked or not _left_out(flow, key) or _is_cut_off(program, call):
                 continue
             remarked.add(key)
             yield Remark(call, f"{short(backward)} (line {backward.lineno}) gives {key[1]} gradients, and no optimizer holds its parameters")

@@ -330,7 +330,7 @@ def _used_after(program: Program, off: ast.Call, name: str) -> bool:
     while waiting:
         at, depth = waiting.pop()
         for one in ast.walk(at):
-            if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load) and short(one) == name and not is_method(program.parent.get(program.parent.get(one) or one), "train", *_HANDED_OVER) and not _is_trained_at(program, one, off):
+            if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load) and short(one) == name and not is_method(program.parent.get(program.parent.get(one) or one), "train", *_HANDED_OVER) and not _is_trained_at(program, one, off) and program.family(program.parent.get(one)) != "optimizer":
                 return True
             local = program.local_function(one) if depth and isinstance(one, ast.Call) else None
             if local is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import origins
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import forwards, module_classes
 from probe.diagnose.code.program import Program
@@ -262,6 +264,12 @@ def _applied(flow: Flow, method: Function, name: str) -> bool:
     return used and len(flow.bound.get((method, name), [])) == 1
 
 
+def _asks_for_training(program: Program, call: ast.Call) -> bool:
+    """Whether the share that an attention drops depends on whether the model is training, wherever it is computed."""
+    shares = [one.argument("dropout_p", 4) for one in computation_of(program).of("scaled_dot_product_attention") if one.node is call]
+    return any(each.op == "training" for share in shares if share is not None for each in origins(share))
+
+
 @RULES.add(
     "dropout-always-on", "the outputs of evaluation are random, and worse than the model is",
     "give training=self.training, or use nn.Dropout",
@@ -293,7 +301,7 @@ def _dropout_always(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
         elif probability is not None:
             given = [one for one in (probability, *flow.values(flow.key(probability))) if one is not None]
-            if not any("training" in text_of(part) for one in given for part in flow.origins(one)):
+            if not any("training" in text_of(part) for one in given for part in flow.origins(one)) and not _asks_for_training(program, call):
                 yield Remark(call, f"{short(call)} drops with {short(probability)} in evaluation too")
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.followed.own_statistics import statistics_of_the_scaled
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -21,6 +22,11 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("model")
+RULES.add(
+    "statistics-of-the-scaled",
+    "the data stay as they come: no mean and no deviation of theirs is ever found",
+    "update the statistics with the data themselves, and scale after that",
+)(statistics_of_the_scaled)
 _STATISTICS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
 _NORMS = (*_STATISTICS, "LayerNorm", "RMSNorm")
 _SOFTMAXES = ("torch.softmax", "torch.log_softmax", "torch.nn.functional.softmax", "torch.nn.functional.log_softmax")

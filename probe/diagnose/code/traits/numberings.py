@@ -279,6 +279,23 @@ def is_special(word: str) -> bool:
 def first_words(computation: Computation, value: Value) -> Iterator[tuple[float, Value]]:
     """For all tables whose numbers a value holds: the number of their first word, and where it is given."""
     for one in contents(computation, value):
+        if (written_out := _counted_out(computation, one)) is not None:
+            yield written_out
         for at in alternatives(one):
             if looks_up(at) and (found := first_word(computation, at)) is not None:
                 yield found
+
+
+def _counted_out(computation: Computation, value: Value) -> tuple[float, Value] | None:
+    """The number of the first word of a list that is written out and numbered in a row, of which a value is some number."""
+    found = list(alternatives(value)) if value.op in ("either", "index", "@constant") else []
+    made = found[0].node if found else None
+    plain = isinstance(made, ast.DictComp) and isinstance(made.value, ast.Name)
+    if made is None or not all(one.node is made and (plain or (len(found) > 2 and one.op == "index")) and (one.op == "@constant" or one.data == "enumerate") for one in found):
+        return None
+    for row in computation.of("enumerate"):
+        if row.args and is_row_of_words(row.args[0]) and any(row.node is one for one in ast.walk(made)):
+            given = row.argument("start", 1)
+            start = 0.0 if given is None else number(given)
+            return None if start is None else (start, row)
+    return None

@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, constant, origins
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    constant,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -70,10 +79,65 @@ def _before(value: Value) -> Iterator[Value]:
 def _mean_by_category(value: Value) -> Value | None:
     """What a value adds up by category."""
     if value.op == "bincount":
-        return value.named.get("weights")
+        return value.argument("weights", 1)
     if value.op in ("sum", "mean") and value.args and value.args[0].op == "part" and len(value.args[0].args) > 1 and value.args[0].args[1].op == "eq":
         return value.args[0].args[0]
     return None
+
+
+@FINDERS.add("target-in-a-feature")
+def _mean_of_the_row(program: Program) -> Iterator[Remark]:
+    """A network is given the mean of a whole row of values, and asked for one of these values; the rows of the network are divided
+    by their place after that."""
+    computation = computation_of(program)
+    means = [one for one in computation.of("mean", "median", "max", "std") if one.args and not one.where.loops and isinstance(constant(one.argument("dim", 1)), int)]
+    for loss in computation.of(*LOSSES) if means else ():
+        if len(loss.args) < 2 or loss.where.no_grad:
+            continue
+        wanted, masks = _one_of(loss.args[1])
+        if wanted is None or not masks:
+            continue
+        run = next((one for one in origins(loss.args[0]) if one.op == "run" and len(one.args) > 1 and not any(each.op == "run" for each in origins(one.args[1]))), None)
+        for one in _joined(run.args[1]) if run is not None else ():
+            given = next((mean for mean in means if mean is one and bare(mean.args[0]) is wanted), None)
+            if given is not None:
+                yield Remark(given.node, f"{short(given.node)} takes what the network is asked for into a number that it is given: of all places of a row, also of those that {short(masks[0].node)} (line {masks[0].line}) holds out")
+                return
+
+
+def _one_of(value: Value) -> tuple[Value | None, list[Value]]:
+    """The table that a target is one entry of, and the comparisons by which rows were chosen."""
+    masks: list[Value] = []
+    for _ in range(40):
+        value = bare(value)
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op == "part" and len(value.args) == 2:
+            index = value.args[1]
+            if isinstance(index, Many) and index.op == "tuple" and len(index.parts) == 2 and all(one.op == "index" for one in index.parts):
+                return bare(value.args[0]), masks
+            if index.op in ("lt", "le", "gt", "ge"):
+                masks.append(index)
+            value = value.args[0]
+        elif value.op in ("sub", "div") and value.args:
+            value = value.args[0]
+        else:
+            break
+    return None, masks
+
+
+def _joined(value: Value) -> Iterator[Value]:
+    """What a network is given, column by column, before rows were taken and scaled."""
+    waiting = [value]
+    for _ in range(80):
+        if not waiting:
+            return
+        at = bare(waiting.pop())
+        yield at
+        if isinstance(at, Many):
+            waiting += at.parts
+        elif at.op in ("cat", "stack", "concatenate", "part", "sub", "div", "rows", "element") and at.args:
+            waiting.append(at.args[0])
 
 
 @FINDERS.add("target-in-a-feature")
@@ -187,3 +251,57 @@ def _is_all_but(value: Value, made: Value) -> bool:
     if chosen is not None and chosen.op == "element":
         return chosen.args[0].op == "columns"
     return index is not None and bare(index).op in ("drop", "difference") and bool(bare(index).args) and bare(index).args[0].op == "columns"
+
+
+@FINDERS.add("target-among-inputs")
+def _column_of_the_input(program: Program) -> Iterator[Remark]:
+    """A layer is given all columns of a table, and the target is one of these columns, of the same rows."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        inner = next((one for one in origins(loss) if (one.op in LOSSES or one.op == "sub") and len(one.args) > 1), loss)
+        for output, target in (inner.args[:2], inner.args[1::-1]) if len(inner.args) > 1 else ():
+            runs = [one for one in origins(output) if one.op == "run" and len(one.args) > 1]
+            first = next((one for one in runs if not any(each.op == "run" for each in origins(one.args[1]))), None)
+            if first is None or first.args[0].op != "torch.nn.Linear" or any(one.op == "run" for one in origins(target)):
+                continue
+            given, asked = _picked(first.args[1]), _picked(target)
+            if given[0] is not asked[0] or given[0].op in ("@input", "@constant") or given[2] or len(asked[2]) != 1 or len(given[1]) != len(asked[1]):
+                continue
+            if all(one is other or same(one, other) or _are_turns(one, other) for one, other in zip(given[1], asked[1], strict=True)):
+                yield Remark(inner.node, f"{short(inner.node)} asks for {short(asked[2][0].node)} (line {asked[2][0].line}), a column of what {short(first.node)} (line {first.line}) is given, with all others: the input holds the answer")
+                return
+
+
+def _are_turns(one: Value, other: Value) -> bool:
+    """Whether two indices are those that one loader draws, or one loop gives."""
+    return one.op == other.op == "index" and one.where.loops == other.where.loops and [id(each) for each in one.args] == [id(each) for each in other.args]
+
+
+def _picked(value: Value) -> tuple[Value, list[Value], list[Value]]:
+    """The table that a value is rows or columns of, as it is or scaled by its statistics: what picks the rows, and what picks columns."""
+    rows: list[Value] = []
+    columns: list[Value] = []
+    for _ in range(40):
+        value = bare(value)
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op in ("sub", "div") and len(value.args) == 2 and bare(value.args[1], "clamp", "add", "max").op in ("mean", "std", "min", "max", "amax", "amin", "part", "sub"):
+            value = value.args[0]
+        elif value.op == "rows" and value.args:
+            value = value.args[0]
+        elif value.op == "part" and len(value.args) == 2:
+            index = value.args[1]
+            if isinstance(index, Many) or constant(index) is not None or (index.op == "slice" and _is_of_one_row(value)):
+                columns.append(value)
+            else:
+                rows.append(index)
+            value = value.args[0]
+        else:
+            break
+    return value, rows, columns
+
+
+def _is_of_one_row(value: Value) -> bool:
+    """Whether what a slice is taken of is one row of a table: `row[-1:]`."""
+    inner = bare(value.args[0])
+    return inner.op == "part" and len(inner.args) == 2 and inner.args[1].op in ("index", "@input")

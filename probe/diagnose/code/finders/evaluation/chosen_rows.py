@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Code, Many, Table, Value, constant, origins
-from probe.diagnose.code.finders.training.chosen_scores import TEST, VALIDATION
+from probe.diagnose.code.finders.objects.folds import is_start
+from probe.diagnose.code.finders.training.chosen_scores import TEST, VALIDATION, names_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.updates import plain
 
 FINDERS = Finders()
 
@@ -49,3 +51,26 @@ def _key(best: Value) -> str | None:
 def _is_measured(score: Value) -> bool:
     """Whether a score is one of the rows of a loader."""
     return any(one.op == "rows" and "loader" in one.named for one in origins(score))
+
+
+@FINDERS.add("chosen-by-the-test")
+def _best_setting_by_test(program: Program) -> Iterator[Remark]:
+    """Each turn of a loop trains a network of its own, and of their scores on the test part the best one is kept; there is no
+    validation part."""
+    computation = computation_of(program)
+    if any(VALIDATION.search(target.id) for target in computation.stored) or any(VALIDATION.search(one.arg) for one in program.everywhere(ast.arg)):
+        return
+    found: dict[ast.AST, list[tuple[Value, Value, set[int]]]] = {}
+    for asked in computation.of("lt", "gt", "le", "ge"):
+        for score, best in (asked.args, asked.args[::-1]) if len(asked.args) == 2 else ():
+            nets = {id(net): net for one in origins(score) if one.op == "run" and one.where.no_grad for net in [plain(one.args[0])]}
+            if not nets or not (is_start(best) or best.op == "either") or not any(TEST.search(name) for name in names_of(computation, score)):
+                continue
+            anew = any(set(asked.where.loops) & set(net.where.loops) for net in nets.values())
+            found.setdefault(asked.node, []).append((asked, score, set(nets) if not anew else set()))
+    for several in found.values():
+        asked, score, first = several[0]
+        if (not first or any(not first & others for _, _, others in several[1:])) and program.loops(asked.node):
+            name = next(one for one in names_of(computation, score) if TEST.search(one))
+            yield Remark(asked.node, f"{short(asked.node)} keeps the best of several networks by {name}, and nothing else is measured: of many tries the luckiest one is reported")
+            return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, is_none, number, origins
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_method, own, short
@@ -20,7 +20,7 @@ def goal_never_lowered(program: Program) -> Iterator[Remark]:
     layers: dict[int, tuple[Value, Value]] = {}
     for _, loss in losses(computation):
         for run in origins(loss):
-            told = next((one for one in origins(run.args[1]) if one.op == "cumsum" and _is_to_come(one)), None) if run.op == "run" and len(run.args) > 1 else None
+            told = next((one for one in origins(run.args[1]) if one.op == "cumsum" and _is_to_come(computation, one)), None) if run.op == "run" and len(run.args) > 1 else None
             if told is not None and not any(one.op == "run" for one in origins(run.args[1])):
                 layers.setdefault(id(run.args[0]), (run, told))
     for run in computation.of("run") if layers else ():
@@ -37,13 +37,9 @@ def goal_never_lowered(program: Program) -> Iterator[Remark]:
         return
 
 
-def _is_to_come(total: Value) -> bool:
-    """Whether a sum runs from the last reward to the first."""
-    given = bare(total.args[0]) if total.args else total
-    if given.op in ("flip", "flipud", "reversed"):
-        return True
-    index = given.args[1] if given.op == "part" and len(given.args) == 2 else None
-    return index is not None and index.op == "slice" and len(index.args) == 3 and is_none(index.args[0]) and number(index.args[2]) == -1
+def _is_to_come(computation: Computation, total: Value) -> bool:
+    """Whether a sum runs from the last reward to the first: it is turned round, of what was turned round."""
+    return any(one.op in ("flip", "flipud") or (one.op == "part" and one.args[0] is total and one.args[1].op == "slice" and number(one.args[1].args[2]) == -1) for one in computation.users(total))
 
 
 def _pieces(value: Value) -> Iterator[Value]:

@@ -23,7 +23,7 @@ def statistics_of_the_scaled(program: Program) -> Iterator[Remark]:
                 continue
             old = bare(moved.args[1])
             if id(old) in inside and old is not mean and old.op not in ("@constant", "mean") and id(mean) in inside:
-                yield Remark(mean.node, f"{short(mean.node)} is the mean of what {short(scaled.node)} (line {scaled.line}) has scaled by {short(moved.args[1].node)}, and {short(node)} (line {getattr(node, 'lineno', 0)}) goes on with it: it is near 0 whatever the data are, and the statistics never come to theirs")
+                yield Remark(mean.node, f"{short(mean.node)} is the mean of what {short(scaled.node)} (line {scaled.line}) has scaled by the running mean so far, and {short(node)} (line {getattr(node, 'lineno', 0)}) makes the next running mean of it: it is no mean of the data")
                 return
 
 

@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, number, origin
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import complement_of, product
+from probe.diagnose.code.traits.arithmetic import Product, complement_of, product
 
 FINDERS = Finders()
 _SHARES = ("beta", "betavariate", "rand", "uniform", "random")
@@ -23,6 +23,10 @@ def _share_before_the_cut(program: Program) -> Iterator[Remark]:
     pasted = [value for value in computation.of("set_item") if len(value.args) == 3 and any(one.op in _CUTS for one in _bounds(value.args[1]))]
     for value in computation.of("add") if pasted else ():
         parts = [product(one) for one in value.args] if len(value.args) == 2 else []
+        if len(parts) == 2 and (box := _box_of_labels(value, parts, pasted)) is not None:
+            share = next(bare(one) for part in parts for one in part.above if bare(one).op in _SHARES)
+            yield Remark(value.node, f"{short(value.node)} takes {short(share.node)} as it was drawn (line {share.line}), and {short(box.node)} (line {box.line}) is cut off at the border: the box is smaller than that")
+            return
         if len(parts) != 2 or value.where.no_grad or not all(any(bare(one).op == "cross_entropy" for one in part.above) for part in parts):
             continue
         shares = [next((bare(one) for one in part.above if bare(one).op != "cross_entropy" and number(one) is None), None) for part in parts]
@@ -35,6 +39,22 @@ def _share_before_the_cut(program: Program) -> Iterator[Remark]:
         if box is not None:
             yield Remark(value.node, f"{short(value.node)} takes {short(share.node)} as it was drawn (line {share.line}), and {short(box.node)} (line {box.line}) is cut off at the border: the box is smaller than that")
             return
+
+
+def _box_of_labels(value: Value, parts: list[Product], pasted: list[Value]) -> Value | None:
+    """The box that was put into samples, where labels are mixed with those of the same other samples by the share as it was drawn."""
+    for first, second in (parts, parts[::-1]):
+        share = next((bare(one) for one in first.above if bare(one).op in _SHARES), None)
+        rest = next((one for one in second.above if share is not None and (inner := complement_of(bare(one))) is not None and bare(inner) is share), None)
+        others = [bare(one) for one in second.above if one is not rest]
+        if share is None or rest is None or len(others) != 1 or others[0].op != "part" or len(others[0].args) != 2:
+            continue
+        order = others[0].args[1]
+        for box in pasted:
+            mixed = any(one is order for one in origins(box.args[2]))
+            if mixed and box.where.functions == value.where.functions and any(one is share for one in origins(box.args[1])):
+                return box
+    return None
 
 
 def _bounds(index: Value) -> Iterator[Value]:

@@ -47,7 +47,7 @@ def _scores(computation: Computation) -> Iterator[tuple[Value, Value]]:
     for value in computation.of("softmax", "log_softmax", "logsumexp", "cross_entropy"):
         if value.args:
             at = bare(value.args[0], *TURNED)
-            while at.args and (at.op in ("masked_fill", "add", "fill_diagonal_") or (at.op == "sub" and number(at.args[0]) is None)):
+            while at.args and (at.op in ("masked_fill", "add", "fill_diagonal_") or (at.op == "sub" and number(at.args[0]) is None) or (at.op == "set_item" and is_large(at.args[-1]))):
                 at = bare(at.args[0], *TURNED)
             yield at, value
 

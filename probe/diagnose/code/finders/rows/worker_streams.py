@@ -46,13 +46,15 @@ def _seeded_for_each_sample(program: Program) -> Iterator[Remark]:
     if not seeds:
         return
     learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    judged = [one for run in computation.of("run") if run.where.no_grad for one in origins(run) if id(one) not in learned]
     drawn = [one for one in computation.of(*DRAWN) if any(_is_getter(each) for each in one.where.functions)]
     for seed in seeds:
         ends = next((one.number for one in seeds if one.number > seed.number and one.node is seed.node), 10**9)
         mine = [one for one in drawn if seed.number < one.number < ends and _draws_for(seed, one)]
         asked = next((one for one in mine if id(one) in learned), None)
         fixed = number(seed.args[0]) is not None
-        plain = any(one.node is seed.node and one is not seed and not any(one.number < each.number < min((two.number for two in seeds if two.number > one.number and two.node is one.node), default=10**9) for each in drawn) for one in seeds)
+        getter = next(one for one in seed.where.functions if _is_getter(one))
+        plain = any(getter in one.where.functions for one in judged) and not any(one.node is each.node for one in judged for each in mine)
         if asked is not None and not seed.where.under and (fixed or (plain and _is_of_sample(seed.args[0]))):
             said = "all samples get the same random numbers" if fixed else "a sample gets the same random numbers in each epoch"
             yield Remark(seed.node, f"{short(seed.node)} sets the seed anew for each sample, and {short(asked.node)} (line {asked.line}) draws after it: {said}")

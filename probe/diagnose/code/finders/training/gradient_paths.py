@@ -78,7 +78,7 @@ def _loss_of_another(program: Program) -> Iterator[Remark]:
 
 def _undone(cut: Value, learned: list[Value]) -> bool:
     """Whether what is cut off stands in a term with its gradient too: `x - x.detach()`."""
-    given = [part for part in cut.args if part.op not in ("run", "parameters", "@input")]
+    given = [part for part in cut.args if part.op not in ("run", "parameters", "@input", "@constant") and not is_place(part)]
     if cut.op in _COUNTED or is_place(cut):
         inside = {id(part) for part in given}
         return any(flows(one, lambda value: id(value) in inside) for one in learned)

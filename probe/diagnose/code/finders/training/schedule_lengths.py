@@ -190,6 +190,19 @@ def _as_long_as_there_are_samples(program: Program) -> Iterator[Remark]:
                 return
 
 
+@FINDERS.add("schedule-at-the-wrong-level")
+def _steps_in_two_places(program: Program) -> Iterator[Remark]:
+    """A schedule steps in two places in each pass in which its optimizer steps once."""
+    computation = computation_of(program)
+    steps = [one for one in computation.of("step") if one.args and not one.where.under and one.where.loops]
+    for first, second in itertools.combinations([one for one in steps if is_schedule(one.args[0]) and one.args[0].op != _PLATEAU], 2):
+        if first.args[0] is second.args[0] and first.node is not second.node and first.where.loops == second.where.loops:
+            updates = [one for one in computation.of("step") if (held := optimizer_of(one)) is not None and held is first.args[0].argument("optimizer", 0)]
+            if len(updates) == 1 and updates[0].where.loops == first.where.loops:
+                yield Remark(second.node, f"{short(second.node)} runs in each pass, and {short(first.node)} (line {first.line}) does too: the schedule moves on twice for each step of the optimizer (line {updates[0].line})")
+                return
+
+
 def _counts_samples(value: Value, over: Value, data: Value | None) -> bool:
     """Whether a value is the number of samples that a loop over batches goes through."""
     if data is None:

@@ -123,6 +123,9 @@ def _side(value: Value) -> str | None:
     if value.op == "pad" and len(value.args) > 1 and isinstance(value.args[1], Many) and len(value.args[1].parts) == 2:
         front, behind = (number(one) == 0 for one in value.args[1].parts)
         return "behind" if front and not behind else "front" if behind and not front else None
+    if value.op == "cat" and value.args and isinstance(value.args[0], Many) and len(value.args[0].parts) == 2:
+        filled = [bare(one).op in ("zeros", "full") and not any(number(size) is not None for size in bare(one).args[:1]) for one in value.args[0].parts]
+        return "front" if filled == [True, False] else "behind" if filled == [False, True] else None
     if isinstance(value, Many) and isinstance(value.node, ast.BinOp) and isinstance(value.node.op, ast.Add):
         front, behind = (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and isinstance(one.left, ast.List) for one in (value.node.left, value.node.right))
         return "front" if front and not behind else "behind" if behind and not front else None

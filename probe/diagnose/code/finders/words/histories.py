@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     Many,
     Value,
     alternatives,
+    bare,
     constant,
     is_none,
     number,
@@ -20,6 +21,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.sides import Sides, sides_of, unshaped
+from probe.diagnose.code.traits.uses import made_from
 
 FINDERS = Finders()
 _ASKED = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -43,6 +45,58 @@ def _last_of_what_is_given(program: Program) -> Iterator[Remark]:
                 if given is not None:
                     yield Remark(target.node, f"{short(target.node)} is the target, and the model is given {short(given.node)} (line {given.line}), which ends with it")
                     return
+
+
+@FINDERS.add("target-in-its-window")
+def _end_of_what_is_judged(program: Program) -> Iterator[Remark]:
+    """The best guesses for a row of items are compared with one of its items, and the model is given the row up to its end."""
+    computation = computation_of(program)
+    for value in computation.of("eq"):
+        if len(value.args) != 2 or not value.where.no_grad:
+            continue
+        for guess, wanted in (value.args, value.args[::-1]):
+            target = _placed(wanted)
+            best = bare(guess)
+            while best.op in ("indices", "part") and best.args:
+                best = bare(best.args[0])
+            if target is None or best.op not in ("topk", "argmax", "argsort", "max", "sort"):
+                continue
+            for run in (one for one in origins(best) if one.op == "run" and len(one.args) > 1):
+                given = bare(run.args[1])
+                if given.op == "part" and len(given.args) == 2 and given.args[0] is target.args[0] and _goes_to_the_end(given.args[1], target.args[1]) and not _reads_inside(computation, run):
+                    yield Remark(given.node, f"{short(given.node)} goes on to {short(target.node)} (line {target.line}), which {short(value.node)} (line {value.line}) asks for: the model is given the answer")
+                    return
+
+
+def _placed(wanted: Value) -> Value | None:
+    """One column of rows, in whatever shape."""
+    while wanted.op == "part" and len(wanted.args) == 2:
+        index = wanted.args[1]
+        parts = index.parts if isinstance(index, Many) else []
+        if len(parts) == 2 and parts[0].op == "slice" and all(is_none(one) for one in parts[0].args) and isinstance(constant(parts[1]), int):
+            return wanted
+        if not (isinstance(index, Many) and any(one.data is None and one.op == "@constant" for one in parts)):
+            return None
+        wanted = bare(wanted.args[0])
+    return None
+
+
+def _goes_to_the_end(index: Value, place: Value) -> bool:
+    """Whether columns go from one at or before a place to the last."""
+    parts = index.parts if isinstance(index, Many) else []
+    if len(parts) != 2 or parts[1].op != "slice" or not is_none(parts[1].args[1]) or not isinstance(place, Many):
+        return False
+    begin, column = (0.0 if is_none(parts[1].args[0]) else number(parts[1].args[0])), number(place.parts[1])
+    return column is not None and begin is not None and (column == -1 or 0 <= begin <= column)
+
+
+def _reads_inside(computation: Computation, run: Value) -> bool:
+    """Whether a place before the last is read of what a layer gives."""
+    for one in made_from(computation, run, None, 60):
+        places = one.args[1].parts if one.op == "part" and len(one.args) == 2 and isinstance(one.args[1], Many) else []
+        if one.op in ("gather", "index_select") or any((number(each) or 0) < -1 or (each.op == "slice" and (number(each.args[1]) or 0) < 0) for each in places):
+            return True
+    return False
 
 
 def _chosen(value: Value) -> tuple[Value | None, Value]:
