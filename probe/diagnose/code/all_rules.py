@@ -32,7 +32,13 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders.agents import kept_rows, opposing_terms, same_order, several_steps, unmasked_terms
+from probe.diagnose.code.finders.agents import (
+    kept_rows,
+    opposing_terms,
+    same_order,
+    several_steps,
+    unmasked_terms,
+)
 from probe.diagnose.code.finders.axes import (
     all_pairs,
     columns_beside_rows,
@@ -126,6 +132,7 @@ from probe.diagnose.code.finders.objects import (
     hooks,
     latent_terms,
     own_functions,
+    own_seeds,
     pairwise_ranks,
     scaled_gradients,
     thrown_results,
@@ -192,6 +199,7 @@ from probe.diagnose.code.finders.training import (
 from probe.diagnose.code.finders.weights import (
     another_order,
     class_orders,
+    frozen_layers,
     kept_best,
     kept_folds,
     own_state,
@@ -283,8 +291,8 @@ _FINDERS: tuple[Finders, ...] = (
     adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
     preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, histories.FINDERS, kept_directions.FINDERS, last_scores.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
-    best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, masks_of_padding.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, turned_views.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, kept_lists.FINDERS, unmasked_terms.FINDERS, same_order.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, several_steps.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, averaged_classes.FINDERS, focal_weights.FINDERS,
+    best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, own_seeds.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
+    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, masks_of_padding.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, turned_views.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, kept_lists.FINDERS, unmasked_terms.FINDERS, same_order.FINDERS, frozen_layers.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, several_steps.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, averaged_classes.FINDERS, focal_weights.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

@@ -288,12 +288,12 @@ class Computation(Calls):
         on = self.evaluate(func.value, frame) if isinstance(func, ast.Attribute) else None
         called = self.evaluate(func, frame) if not isinstance(func, ast.Attribute) else None
         args, named = self._arguments(node, frame)
-        if on is None:
+        if on is None or not isinstance(func, ast.Attribute):
             return self.call(called, args, named, node, frame)  # type: ignore[arg-type]
-        assert isinstance(func, ast.Attribute)
         result = self.call_method(on, func.attr, args, named, node, frame)
-        if func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "unscale_" and result.args[:1] == (on,) and isinstance(func.value, (ast.Name, ast.Attribute)):
-            self.store(func.value, result, frame)
+        changes = func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "unscale_" and result.args[:1] == (on,)
+        if isinstance(place := func.value if changes else node.args[0] if result.op == "numpy.add.at" and node.args else None, (ast.Name, ast.Attribute)):
+            self.store(place, result, frame)
         return result
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:

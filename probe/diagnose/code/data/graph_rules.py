@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.graphs.attributes_of_both import attributes_in_another_order
 from probe.diagnose.code.finders.graphs.messages import (
     sent_to_its_sender,
     softmax_over_all_edges,
@@ -216,6 +217,13 @@ RULES.add(
     "messages flow one way along edges that have no direction: half of all nodes never hear of their neighbours",
     "enter each edge in both directions: edges = torch.cat([edges, edges.flip(0)], dim=1)",
 )(entered_in_one_direction)
+
+
+RULES.add(
+    "attributes-in-another-order",
+    "messages are made with the attributes of other edges: what an edge carries says nothing about its two ends",
+    "join them as the edges are: attributes = torch.cat([attributes, attributes])",
+)(attributes_in_another_order)
 
 
 RULES.add(

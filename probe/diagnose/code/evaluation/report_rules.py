@@ -18,6 +18,7 @@ from probe.diagnose.code.finders.evaluation.tied_ranks import counted_as_better
 from probe.diagnose.code.finders.measured.strided_windows import scored_in_several_windows
 from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
 from probe.diagnose.code.finders.rankings.empty_slots import slots_left_at_zero
+from probe.diagnose.code.finders.rankings.orders_for_ranks import order_for_ranks
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark, Rules
@@ -241,3 +242,10 @@ RULES.add(
     "the first thing counts as ranked wherever a list is short: the score is too high where it is right",
     "fill the block with -1, or compare only the slots that were filled",
 )(slots_left_at_zero)
+
+
+RULES.add(
+    "order-for-ranks",
+    "the numbers of the samples are averaged or compared, not their ranks: a blend or correlation of them says nothing of the scores",
+    "sort twice: scores.argsort().argsort()",
+)(order_for_ranks)

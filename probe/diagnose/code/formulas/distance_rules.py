@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probe.diagnose.code.finders.followed.undone_changes import summed_from_the_first
 from probe.diagnose.code.finders.measured.censored_rows import survival_of_the_wrong_rows
 from probe.diagnose.code.finders.measured.confidences import (
     interval_from_what_was_learned,
@@ -85,6 +86,11 @@ RULES.add(
 )(hazards_after_the_end)
 
 
+RULES.add(
+    "summed-from-the-first",
+    "forecasts are off by all that has changed in the window, however good the changes are",
+    "add them to the last known value: levels[:, -1:] + changes.cumsum(1)",
+)(summed_from_the_first)
 RULES.add(
     "change-taken-for-the-state",
     "the second step begins near 0, whatever the state was: what is planned or forecast has nothing to do with the system",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from probe.diagnose.code.finders.images.inverses import inverse_that_stretches_again
 from probe.diagnose.code.finders.images.kept_boxes import overlapping_kept
-from probe.diagnose.code.finders.images.latent_scales import decoded_in_another_scale
 from probe.diagnose.code.finders.images.loudness import power_for_amplitude
 from probe.diagnose.code.finders.images.pair_scales import logarithm_for_scale, own_pair_among_positives
 from probe.diagnose.code.finders.images.schedule_tables import (
+    decoded_in_another_scale,
     offset_left_out_of_the_target,
     table_of_the_old_schedule,
     weight_of_another_prediction,

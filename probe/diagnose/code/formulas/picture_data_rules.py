@@ -27,6 +27,7 @@ from probe.diagnose.code.finders.pictures.trained_for import frames_in_any_order
 from probe.diagnose.code.finders.pictures.written_over import written_over
 from probe.diagnose.code.finders.rows.candidates import objects_for_background
 from probe.diagnose.code.finders.sequences.likeness import decibels_of_the_square
+from probe.diagnose.code.finders.sizes.own_peaks import scaled_by_its_own_peak
 from probe.diagnose.code.finders.sizes.resized import (
     boxes_of_the_old_size,
     motion_of_the_old_size,
@@ -45,6 +46,11 @@ RULES.add(
     "boxes no longer lie on what they show, and the farther a picture was from the new size, the farther away they are",
     "scale them with it: box * torch.tensor([new_w / w, new_h / h, new_w / w, new_h / h])",
 )(boxes_of_the_old_size)
+RULES.add(
+    "scaled-by-its-own-peak",
+    "the network cannot know how loud the answer should be: it learns a mean of many factors",
+    "divide both by one number: peak = mix.abs().max(); mix / peak, clean / peak",
+)(scaled_by_its_own_peak)
 RULES.add(
     "motion-of-the-old-size",
     "the network learns to move each pixel too far, or not far enough: what is moved by its output misses the other picture",

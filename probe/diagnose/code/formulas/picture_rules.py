@@ -25,6 +25,7 @@ from probe.diagnose.code.finders.pictures.rendered import (
 )
 from probe.diagnose.code.finders.pictures.repeated_noise import (
     bounded_critic,
+    clean_cut_to_another_range,
     drawn_once,
     mixed_pixel_by_pixel,
     noise_is_the_prediction,
@@ -174,6 +175,11 @@ RULES.add(
     "after each step the sample holds another amount of noise than the network is then told",
     "take the step that comes next: zip(steps[:-1], steps[1:])",
 )(step_before_of_another_stride)
+RULES.add(
+    "clean-cut-to-another-range",
+    "half of the range is lost at each step back: what is dark in the data never comes out dark",
+    "cut off where the data end: x0.clamp(-1, 1)",
+)(clean_cut_to_another_range)
 RULES.add(
     "noise-is-the-prediction",
     "the steps back draw nothing: samples lack the spread of the data, and keep noise that should be gone",

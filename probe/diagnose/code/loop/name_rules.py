@@ -158,6 +158,26 @@ def _merged(known: set[str], program: Program) -> frozenset[str]:
     return frozenset(known)
 
 
+@RULES.add("shape-of-no-parameter", "a group of parameters is empty, and all of them have the settings of the other one", "ask for two axes: p.dim() >= 2 picks the matrices")
+def _of_no_shape(program: Program) -> Iterator[Remark]:
+    """Parameters are picked by more axes than any of the program has."""
+    if _known_names(program) is None or any("Conv" in (word := last_word(call.func) or "") or word == "Bilinear" or (word == "Parameter" and any(isinstance(one, ast.Call) and len(one.args) > 2 for one in ast.walk(call) if one is not call)) for call in program.calls()):
+        return
+    for node in program.everywhere(ast.Compare):
+        axes = node.left.func.value if is_method(node.left, "dim") else node.left.value if isinstance(node.left, ast.Attribute) and node.left.attr == "ndim" else None
+        least = node.comparators[0]
+        known = least.value if isinstance(least, ast.Constant) and len(node.ops) == 1 else None
+        if axes is None or not isinstance(axes, ast.Name) or (isinstance(node.ops[0], ast.Gt), isinstance(node.ops[0], ast.GtE), known) not in ((True, False, 2), (False, True, 3)):
+            continue
+        over = [one.iter for around in program.parents(node) for one in ([around] if isinstance(around, (ast.For, ast.comprehension)) else getattr(around, "generators", [])) if axes.id in {each.id for each in ast.walk(one.target) if isinstance(each, ast.Name)}]
+        found = [one for each in over for one in ast.walk(each)]
+        names = {one.id for one in found if isinstance(one, ast.Name)}
+        found += [one for each in program.everywhere(ast.Assign) if names & {last_word(target) for target in each.targets} for one in ast.walk(each.value)]
+        if any(is_method(one, "named_parameters", "parameters") for one in found):
+            yield Remark(node, f"{short(node)} holds for no parameter: each of the program's has one or two axes")
+            return
+
+
 RULES.add(
     "trained-and-not-saved",
     "what is loaded is not the model that was scored: it has the weights from before for all that was trained beside the adapter",

@@ -30,6 +30,7 @@ from probe.diagnose.code.finders.agents.stored_arrays import (
     stored_by_reference,
 )
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
+from probe.diagnose.code.finders.followed.cut_actions import log_prob_of_the_cut
 from probe.diagnose.code.finders.followed.lowered_goals import goal_never_lowered
 from probe.diagnose.code.finders.followed.priorities import error_with_its_sign
 from probe.diagnose.code.finders.followed.two_copies import two_copies_of_one
@@ -58,6 +59,11 @@ RULES.add(
     "both copies become the same: the smaller of the two is no more cautious than either, and one network is never held back",
     "pull each copy towards its own network",
 )(two_copies_of_one)
+RULES.add(
+    "log-prob-of-the-cut",
+    "the policy is pushed towards its bounds, or away from them, by draws that it never made there",
+    "keep what was drawn for the log probability, and cut off what the environment is given",
+)(log_prob_of_the_cut)
 RULES.add(
     "error-with-its-sign",
     "half of the rows that the network is wrong about are hardly ever seen again",

@@ -17,7 +17,7 @@ _SEEDS = ("manual_seed", "default_rng", "RandomState", "Random", "seed")
 def _epoch_never_set(program: Program) -> Iterator[Remark]:
     """What is drawn anew for each epoch begins with a seed and the number of the epoch, which nothing ever moves on."""
     called = {last_word(one.func) for one in program.calls()}
-    if not called & {*_SEEDS} or not any(len(program.loops(one)) > 1 for one in program.everywhere(ast.For)):
+    if not called & {*_SEEDS} or not any(len(program.loops(one)) > 0 for one in program.everywhere(ast.For)):
         return
     for frame in program.everywhere(ast.ClassDef):
         methods = [one for one in frame.body if isinstance(one, ast.FunctionDef)]

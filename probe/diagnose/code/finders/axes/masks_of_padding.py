@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import (
     KEPT,
     SHAPED,
     Many,
+    Table,
     Value,
     bare,
     constant,
@@ -40,12 +41,26 @@ def padding_shown_by_its_mask(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for block in computation.of(*_FILLED):
         found = filled_up(computation, block)
-        if found is None or not found[0] or found[2].node is not block.node or not _holds_ones(computation, block):
+        filled = None if found is None else found[0] if found[0] is not None else _numbered(computation, found[1])
+        if found is None or not filled or found[2].node is not block.node or not _holds_ones(computation, block):
             continue
-        used = next((one for one in made_from(computation, block, _WALKED) if _leaves_out(one, found[0])), None)
+        used = next((one for one in made_from(computation, block, _WALKED) if _leaves_out(one, filled)), None)
         if used is not None:
-            yield Remark(block.node, f"{short(block.node)} fills up with {found[0]:g} what is 1 at each place of a sample: {short(used.node)} (line {used.line}) leaves no padding out")
+            yield Remark(block.node, f"{short(block.node)} fills up with {filled:g} what is 1 at each place of a sample: {short(used.node)} (line {used.line}) leaves no padding out")
             return
+
+
+def _numbered(computation: Computation, given: Value) -> float | None:
+    """The number that a table has for a word, which was counted in the order of a list that begins with special words."""
+    if given.op != "index" or given.data != "enumerate" or not given.args or (start := number(given.args[0])) is None:
+        return None
+    for table in computation.of("dict"):
+        keys = [key for key, one in table.entries.items() if one is given] if isinstance(table, Table) else []
+        for counted in computation.of("enumerate") if keys else ():
+            words = [constant(one) for one in counted.args[0].parts] if counted.args and isinstance(counted.args[0], Many) else []
+            if keys[0] in words and counted.line == given.line and None not in words[: words.index(keys[0])]:
+                return start + words.index(keys[0])
+    return None
 
 
 def _holds_ones(computation: Computation, block: Value) -> bool:
@@ -98,12 +113,12 @@ def _mask_in(labels: Value) -> tuple[Value | None, str]:
 
 
 def mask_of_the_word_before(program: Program) -> Iterator[Remark]:
-    """The losses of the words from the second on are weighed, or chosen, by the mask of the words up to the last but one."""
+    """The losses or hits of the words from the second on are weighed, or chosen, by the mask of the words up to the last but one."""
     computation = computation_of(program)
-    for value in computation.of("mul", "masked_fill", "where", "part"):
+    for value in computation.of("mul", "and", "masked_fill", "where", "part"):
         if len(value.args) < 2:
             continue
-        ways = {"mul": ((0, 1), (1, 0)), "where": ((1, 0), (2, 0))}.get(value.op, ((0, 1),))
+        ways = {"mul": ((0, 1), (1, 0)), "and": ((0, 1), (1, 0)), "where": ((1, 0), (2, 0))}.get(value.op, ((0, 1),))
         for one, other in ways:
             if len(value.args) <= max(one, other) or (words := _asked_words(value.args[one])) is None:
                 continue
@@ -116,8 +131,10 @@ def mask_of_the_word_before(program: Program) -> Iterator[Remark]:
 
 
 def _asked_words(value: Value) -> Value | None:
-    """The words from the second on that a value is the loss of, one for each, or that it is itself."""
+    """The words from the second on that a value is the loss of, or compares with others, one for each, or that it is itself."""
     value = bare(value, "neg")
+    if value.op in ("eq", "ne") and len(value.args) == 2:
+        return next((one for one in map(bare, value.args) if _cut(one) == (1.0, None)), None)
     if value.op in _OF_EACH and len(value.args) > 1 and reduction_of(value) == "none":
         value = bare(value.args[1])
     elif value.op == "gather" and (index := value.argument("index", 2)) is not None:

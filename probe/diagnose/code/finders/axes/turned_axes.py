@@ -143,6 +143,22 @@ def _channels_put_last(program: Program) -> Iterator[Remark]:
 
 
 @FINDERS.add("view-mixes-axes")
+def _classes_put_last(program: Program) -> Iterator[Remark]:
+    """What a convolution gives has its classes in the second axis, and is viewed as one row of classes for each pixel, beside the
+    classes of all pixels in one row."""
+    for loss in computation_of(program).of("cross_entropy", "nll_loss"):
+        value, target = loss.args[:2] if len(loss.args) > 1 else (loss, loss)
+        sizes = view_sizes(value) if value.op in ("view", "reshape") else []
+        channels = _channels_second(value.args[0]) if len(sizes) == 2 and target.op in ("view", "reshape", "flatten") else None
+        known = number(channels) if channels is not None else None
+        if channels is None or known == 1 or not (same(sizes[1], channels) or (known is not None and number(sizes[1]) == known)):
+            continue
+        if at_least(target.args[0]) > 1 and not any("AdaptiveAvgPool" in one.op or "AdaptiveMaxPool" in one.op for one in origins(value.args[0])):
+            yield Remark(value.node, f"{short(value.node)} puts the classes last, and {short(bare(value.args[0]).node)} has them in its second axis: it counts its numbers anew, and turns no axis")
+            return
+
+
+@FINDERS.add("view-mixes-axes")
 def _fields_put_last(program: Program) -> Iterator[Remark]:
     """What a convolution gives has its channels, `anchors * fields`, in the second axis, and is viewed as rows of `fields`:
     each row holds places of one channel."""

@@ -29,6 +29,7 @@ _EACH = (
     "pandas.qcut", "rank", "abs", "round", "exp", "expm1", "where",
 )
 """What makes one number of one number."""
+_STATISTICS = ("mean", "std", "min", "max", "amax", "amin", "part", "sub")
 _ORDERS = ("permutation", "randperm", "shuffle")
 
 
@@ -80,6 +81,8 @@ def _mean_by_category(value: Value) -> Value | None:
     """What a value adds up by category."""
     if value.op == "bincount":
         return value.argument("weights", 1)
+    if value.op == "numpy.add.at" and len(value.args) == 3:
+        return value.args[2] if value.args[2].op != "@constant" else None
     if value.op in ("sum", "mean") and value.args and value.args[0].op == "part" and len(value.args[0].args) > 1 and value.args[0].args[1].op == "eq":
         return value.args[0].args[0]
     return None
@@ -285,9 +288,7 @@ def _picked(value: Value) -> tuple[Value, list[Value], list[Value]]:
         value = bare(value)
         if isinstance(value, Many) and len(value.parts) == 1:
             value = value.parts[0]
-        elif value.op in ("sub", "div") and len(value.args) == 2 and bare(value.args[1], "clamp", "add", "max").op in ("mean", "std", "min", "max", "amax", "amin", "part", "sub"):
-            value = value.args[0]
-        elif value.op == "rows" and value.args:
+        elif value.args and (value.op == "rows" or (value.op in ("sub", "div") and len(value.args) == 2 and bare(value.args[1], "clamp", "add", "max").op in _STATISTICS)):
             value = value.args[0]
         elif value.op == "part" and len(value.args) == 2:
             index = value.args[1]

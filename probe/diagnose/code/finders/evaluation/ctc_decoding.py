@@ -120,8 +120,8 @@ def _left_out_of_neighbours(computation: Computation, value: Value, blank: float
         return _without(computation, one.args[0], blank) if ahead else None
     back = next((each for each in (getattr(value.node, "left", None), *getattr(value.node, "comparators", ())) if isinstance(each, ast.Subscript) and _is_one_back(each.slice)), None)
     row = back.value if back is not None and one is other else None
-    for target, given in computation.stored.items() if isinstance(row, ast.Name) else ():
-        if row is None or target.id != row.id:
+    for target, given in computation.stored.items():
+        if not isinstance(row, ast.Name) or target.id != row.id:
             continue
         for held in given:
             if isinstance(held, Many) and held.grown and held.number < value.number and any(bare(part, "int") is one for part in held.parts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -14,20 +15,27 @@ from probe.diagnose.code.syntax import short
 def statistics_of_the_scaled(program: Program) -> Iterator[Remark]:
     """A running mean, by which data are scaled, goes on with the mean of the scaled data."""
     computation = computation_of(program)
-    for new, node in _kept_on(computation):
-        inside = {id(one) for one in origins(new, stop=("mean",))}
-        for mean in (one for one in origins(new) if one.op == "mean" and one.args):
-            scaled = bare(mean.args[0])
-            moved = bare(scaled.args[0]) if scaled.op == "div" and len(scaled.args) == 2 else scaled
-            if moved is scaled or moved.op != "sub" or len(moved.args) != 2 or not _is_spread(scaled.args[1]):
-                continue
-            old = bare(moved.args[1])
-            if id(old) in inside and old is not mean and old.op not in ("@constant", "mean") and id(mean) in inside:
+    means = {id(one): found for one in computation.of("mean") if (found := _of_the_scaled(one)) is not None}
+    for new, node in _kept_on(computation) if means else ():
+        inside = list(origins(new, stop=("mean",)))
+        for mean in (one for one in inside if id(one) in means):
+            scaled, old = means[id(mean)]
+            if any(one is old for one in inside):
                 yield Remark(mean.node, f"{short(mean.node)} is the mean of what {short(scaled.node)} (line {scaled.line}) has scaled by the running mean so far, and {short(node)} (line {getattr(node, 'lineno', 0)}) makes the next running mean of it: it is no mean of the data")
                 return
 
 
-def _kept_on(computation: Computation) -> Iterator[tuple[Value, object]]:
+def _of_the_scaled(mean: Value) -> tuple[Value, Value] | None:
+    """What a mean is taken of, where that is data that were scaled by a mean and a deviation, and the mean that they were scaled by."""
+    scaled = bare(mean.args[0]) if mean.args else mean
+    moved = bare(scaled.args[0]) if scaled.op == "div" and len(scaled.args) == 2 else scaled
+    if moved is scaled or moved.op != "sub" or len(moved.args) != 2:
+        return None
+    old = bare(moved.args[1])
+    return (scaled, old) if old.op not in ("@constant", "mean") and old is not mean and _is_spread(scaled.args[1]) else None
+
+
+def _kept_on(computation: Computation) -> Iterator[tuple[Value, ast.AST]]:
     """What attributes and names are given anew."""
     for one in computation.of("set_attribute"):
         if len(one.args) > 1:

@@ -34,12 +34,9 @@ def _error(computation: Computation, value: Value) -> Value | None:
     """The difference of what a network gives and its target that a value is, with its sign; the loss squares it."""
     for _ in range(12):
         value = bare(value)
-        if value.op in _BOUNDS and value.args:
-            value = value.args[0]
-        elif value.op == "add" and len(value.args) == 2 and number(value.args[1]) is not None:
-            value = value.args[0]
-        else:
+        if not value.args or not (value.op in _BOUNDS or (value.op == "add" and len(value.args) == 2 and number(value.args[1]) is not None)):
             break
+        value = value.args[0]
     if value.op != "sub" or len(value.args) != 2 or not any(one.op == "run" for one in origins(value)):
         return None
     squares = any(one.op in ("pow", "square", "abs") or (one.op == "mul" and len(one.args) == 2 and one.args[0] is one.args[1]) for one in computation.users(value))

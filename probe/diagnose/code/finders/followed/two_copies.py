@@ -40,10 +40,12 @@ def two_copies_of_one(program: Program) -> Iterator[Remark]:
 def _pulls(computation: Computation) -> Iterator[_Pull]:
     """All copies that are pulled towards networks, parameter by parameter."""
     for value in computation.of("lerp", "add"):
+        found: list[tuple[Value, Value, float | None]]
         if value.op == "lerp":
             found = [(value.args[0], value.args[1], number(value.args[2]))] if len(value.args) > 2 else []
         else:
-            found = [(one[0], other[0], other[1]) for one, other in ((value.args, value.args[::-1]),) for one, other in ((_weighted(one[0]), _weighted(one[1])),) if one is not None and other is not None] if len(value.args) == 2 else []
+            both = [_weighted(one) for one in value.args] if len(value.args) == 2 else []
+            found = [(both[0][0], both[1][0], both[1][1])] if len(both) == 2 and both[0] is not None and both[1] is not None else []
         for copy, network, share in found:
             pair = _module_of(copy), _module_of(network)
             if pair[0] is not None and pair[1] is not None and pair[0] is not pair[1] and share is not None:
@@ -73,8 +75,7 @@ def _module_of(value: Value) -> Value | None:
 
 def _trained(computation: Computation) -> Iterator[Value]:
     """The modules that give something with a gradient."""
-    for value in computation.of("torch.nn.Sequential"):
-        yield value
+    yield from computation.of("torch.nn.Sequential")
 
 
 def _is_alike(one: Value, other: Value) -> bool:

@@ -23,9 +23,9 @@ def _share_before_the_cut(program: Program) -> Iterator[Remark]:
     pasted = [value for value in computation.of("set_item") if len(value.args) == 3 and any(one.op in _CUTS for one in _bounds(value.args[1]))]
     for value in computation.of("add") if pasted else ():
         parts = [product(one) for one in value.args] if len(value.args) == 2 else []
-        if len(parts) == 2 and (box := _box_of_labels(value, parts, pasted)) is not None:
-            share = next(bare(one) for part in parts for one in part.above if bare(one).op in _SHARES)
-            yield Remark(value.node, f"{short(value.node)} takes {short(share.node)} as it was drawn (line {share.line}), and {short(box.node)} (line {box.line}) is cut off at the border: the box is smaller than that")
+        if len(parts) == 2 and (put := _box_of_labels(value, parts, pasted)) is not None:
+            drawn = next(bare(one) for part in parts for one in part.above if bare(one).op in _SHARES)
+            yield Remark(value.node, f"{short(value.node)} takes {short(drawn.node)} as it was drawn (line {drawn.line}), and {short(put.node)} (line {put.line}) is cut off at the border: the box is smaller than that")
             return
         if len(parts) != 2 or value.where.no_grad or not all(any(bare(one).op == "cross_entropy" for one in part.above) for part in parts):
             continue

@@ -22,7 +22,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.tallies import Tally, divisions, over_of
+from probe.diagnose.code.traits.tallies import Tally, divisions, over_of, tally_of
 
 FINDERS = Finders()
 _LOADER = "torch.utils.data.DataLoader"
@@ -162,3 +162,24 @@ def _as_long(counted: Value, read: list[Value]) -> bool:
         if one.args[0] is base and first is not None and second is not None and not base.op.endswith("random_split"):
             return first == second or not base.op.endswith("train_test_split") or (isinstance(first, int) and isinstance(second, int) and (first - second) % 2 == 0)
     return False
+
+
+@FINDERS.add("average-by-wrong-count")
+def _added_in_each_epoch(program: Program) -> Iterator[Remark]:
+    """A share of what each fold's network gives is added up in each epoch of the fold, where it is one share of as many as there are folds."""
+    computation = computation_of(program)
+    learned = {loop for one in computation.of("backward") for loop in one.where.loops}
+    for value in computation.of("add"):
+        tally = tally_of(program, value)
+        step = tally.step if tally is not None else value
+        if tally is None or tally.turns < 2 or step.op != "div" or len(step.args) != 2 or value.where.loops[-1] not in learned:
+            continue
+        inner, outer = value.where.loops[-1], value.where.loops[-2]
+        epochs, folds = (next((over for _, node, over in computation.passes if node is loop), None) for loop in (inner, outer))
+        if epochs is None or folds is None or epochs.op != "range" or (number(epochs.args[-1]) or 0) < 2 or same(epochs.args[-1], step.args[1]):
+            continue
+        counted = any(same(one, step.args[1]) for one in origins(folds) if one.op in ("@constant", "len") and number(one) not in (0, 1))
+        found = list(origins(step.args[0]))
+        if counted and any(one.op == "run" and one.where.no_grad for one in found) and not any(one.op in ("rows", "element", "index") and one.where.loops[-1:] == (inner,) for one in found):
+            yield Remark(value.node, f"{short(tally.target)} gets a share in each turn of the loop of line {getattr(inner, 'lineno', 0)}, and {short(step.args[1].node)} counts those of the loop of line {getattr(outer, 'lineno', 0)}: the sum is as many times too large as the inner loop has turns")
+            return

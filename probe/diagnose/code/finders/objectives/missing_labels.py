@@ -39,6 +39,11 @@ def missing_labels_counted(program: Program) -> Iterator[Remark]:
         if filled is not None and (value := _source(filled)) is not None and _may_be_missing(computation, filled, value, in_losses) and not _is_left_out(loss, filled):
             yield Remark(loss.node, f"{short(loss.node)} counts what {short(filled.node)} (line {filled.line}) puts where labels are missing as if they were labels")
             return
+        unseen = _unseen(target)
+        asked = next((one for one in computation.of("gt", "ne") if one.where.no_grad and number(one.args[1]) == 0 and (other := _unseen(one.args[0])) is not None and (other.node is unseen.node or other.args[1] is unseen.args[1]) and any(user.op == "part" and user.args[-1] is one for user in computation.users(one))), None) if unseen is not None else None
+        if unseen is not None and asked is not None:
+            yield Remark(loss.node, f"{short(loss.node)} counts the zeros that {short(unseen.node)} (line {unseen.line}) puts where nothing is known as if they were values, and {short(asked.node)} (line {asked.line}) leaves them out")
+            return
         beside = next((found for one in _data(target) if one.op == "set_item" and (found := _marked_beside(program, one)) is not None), None)
         if beside is not None and not any(one.op == "set_item" and same(one.args[0], beside.args[0]) for one in in_losses.values()):
             yield Remark(loss.node, f"{short(loss.node)} counts all of {short(target.node)}, also what is not written there, and leaves {short(beside.node)} (line {beside.line}) aside, which says what is")
@@ -49,6 +54,23 @@ def missing_labels_counted(program: Program) -> Iterator[Remark]:
         if call is not None and _asks(program, call):
             yield Remark(loss.node, f"{short(loss.node)} counts what {short(call)} (line {call.lineno}) gives where a label is missing as if it were one, and leaves {short(_asks(program, call)[0])} aside")
             return
+
+
+def _unseen(target: Value) -> Value | None:
+    """Where values are set to 0 that a condition does not choose, which is not about the values themselves."""
+    for _ in range(16):
+        target = bare(target)
+        if target.op == "where" and len(target.args) == 3 and _is_number(target.args[2]) and (number(target.args[2]) or 0) == 0 and _source(target) is None:
+            known = bare(target.args[1])
+            counted = number(known) is None and known.op not in ("ones", "ones_like", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "bernoulli", "one_hot")
+            return target if counted and not any(one is known for one in origins(target.args[0])) else None
+        if isinstance(target, Many) and len(target.parts) == 1:
+            target = target.parts[0]
+        elif target.args and (target.op in ("rows", "element") or (target.op == "part" and len(target.args) == 2 and target.args[1].op in ("element", "index", "randperm", "randint", "permutation"))):
+            target = target.args[0]
+        else:
+            return None
+    return None
 
 
 def _marked_beside(program: Program, written: Value) -> Value | None:

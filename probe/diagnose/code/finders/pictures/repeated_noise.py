@@ -120,7 +120,7 @@ def step_before_of_another_stride(program: Program) -> Iterator[Remark]:
             continue
         stride = abs(number(bounds[2]) or 0)
         known = stride > 1 or (number(bounds[2]) is None and bounds[2].op in ("floordiv", "@input"))
-        if known and any(bare(one.args[1]) is step and one.args[0] is value.args[0] for one in computation.of("part") if len(one.args) == 2):
+        if known and any(same(bare(one.args[1]), step) and one.args[0] is value.args[0] for one in computation.of("part") if len(one.args) == 2):
             said.add(value.line)
             by = short(bounds[2].node) if stride <= 1 else f"{stride:g}"
             yield Remark(value.node, f"{short(value.node)} is the product one step before, and the loop goes to the step {by} before: the sample is taken for less noisy or more noisy than it is")
@@ -138,6 +138,41 @@ def noise_is_the_prediction(program: Program) -> Iterator[Remark]:
                 continue
             yield Remark(spread.node, f"{short(spread.node)} adds what the network predicts, which {short(mean.node)} takes away: nothing is drawn, and each step puts a part of the noise that it has found back")
             return
+
+
+def clean_cut_to_another_range(program: Program) -> Iterator[Remark]:
+    """The picture that a step back finds under the noise is cut off below 0, and the pictures of the training reach from -1 to 1."""
+    computation = computation_of(program)
+    centred = next((found for one in computation.of("add") if len(one.args) == 2 for found in (_noised_centred(one),) if found is not None), None)
+    for value in computation.of("clamp", "clip") if centred is not None else ():
+        low = value.named.get("min") or value.named.get("a_min") or (value.args[1] if len(value.args) > 1 else None)
+        clean = product(value.args[0]) if value.args else None
+        known = number(low)
+        if clean is None or centred is None or known is None or known < 0 or not value.where.no_grad or len(clean.below) != 1 or root_of(bare(clean.below[0])) is None or not _is_rest_of_product(clean.below[0]):
+            continue
+        if any(bare(one).op == "sub" and any(each.op == "run" for each in origins(bare(one).args[1])) for one in clean.above):
+            yield Remark(value.node, f"{short(value.node)} cuts off what is below {known:g}, and {short(centred.node)} (line {centred.line}), which the network learned to find, reaches down to -1")
+            return
+
+
+def _noised_centred(value: Value) -> Value | None:
+    """Pictures that reach from -1 to 1, where noise is added to a share of them."""
+    for one, other in (value.args, value.args[::-1]):
+        shares = product(one).above
+        if len(shares) != 2 or not any(bare(each).op in _NOISE for each in product(other).above):
+            continue
+        for picture in shares:
+            for _ in range(12):
+                picture = bare(picture)
+                if isinstance(picture, Many) and len(picture.parts) == 1:
+                    picture = picture.parts[0]
+                elif picture.op in ("rows", "element", "part", "split", "chunk") and picture.args and (picture.op != "part" or picture.args[1].op not in ("tuple", "@constant")):
+                    picture = picture.args[0]
+                else:
+                    break
+            if picture.op == "sub" and len(picture.args) == 2 and number(picture.args[1]) == 1 and any(number(each) == 2 for each in product(picture.args[0]).above):
+                return picture
+    return None
 
 
 def _may_be(value: Value) -> Iterator[Value]:
@@ -207,6 +242,9 @@ def _bounds(step: Value) -> tuple[Value, ...] | None:
     """The bounds of the range that a number is counted in by a loop, forwards or backwards."""
     if step.op == "index" and step.data is None:
         return step.args
+    listed = bare(step.args[0], "list") if step.op == "part" and len(step.args) == 2 else step
+    if listed.op in ("range", "arange") and len(listed.args) == 3 and bare(step.args[1]).op in ("index", "element"):
+        return listed.args  # steps[i], of a list of them
     over = step.args[0] if step.op == "element" and step.args else None
     over = bare(over.args[0]) if over is not None and over.op == "reversed" and over.args else over
     return over.args if over is not None and over.op in ("range", "arange") else None

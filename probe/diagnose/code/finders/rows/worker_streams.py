@@ -46,12 +46,13 @@ def _seeded_for_each_sample(program: Program) -> Iterator[Remark]:
     if not seeds:
         return
     learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    given = {id(part) for run in computation.of("run") if id(run) in learned for one in run.args[1:] for part in origins(one)}
     judged = [one for run in computation.of("run") if run.where.no_grad for one in origins(run) if id(one) not in learned]
     drawn = [one for one in computation.of(*DRAWN) if any(_is_getter(each) for each in one.where.functions)]
     for seed in seeds:
         ends = next((one.number for one in seeds if one.number > seed.number and one.node is seed.node), 10**9)
         mine = [one for one in drawn if seed.number < one.number < ends and _draws_for(seed, one)]
-        asked = next((one for one in mine if id(one) in learned), None)
+        asked = next((one for one in mine if id(one) in given), None)
         fixed = number(seed.args[0]) is not None
         getter = next(one for one in seed.where.functions if _is_getter(one))
         plain = any(getter in one.where.functions for one in judged) and not any(one.node is each.node for one in judged for each in mine)
@@ -74,8 +75,9 @@ def _draws_for(seed: Value, draw: Value) -> bool:
 
 
 def _is_of_sample(seed: Value) -> bool:
-    """Whether a seed is the number of the sample, perhaps with a fixed number."""
-    return any(one.op in ("index", "@input") for one in origins(seed)) and all(one.op in ("index", "@input", "add", "mul", "int", "@constant", "range", "len") for one in origins(seed, stop=("index", "@input")))
+    """Whether a seed is the number of the sample, perhaps with a fixed number: not with that of an epoch."""
+    found = list(origins(seed, stop=("index",)))
+    return len([one for one in found if one.op == "index"]) == 1 and all(one.op in ("index", "add", "mul", "int", "@constant") for one in found)
 
 
 @FINDERS.add("copied-by-workers")

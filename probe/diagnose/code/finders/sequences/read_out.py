@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.finders.sequences.same_words import ahead_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -53,19 +54,30 @@ def begun_with_another_word(program: Program) -> Iterator[Remark]:
     for loss in computation.of(*_LOSSES):
         if loss.where.no_grad or not loss.args:
             continue
-        for read in origins(loss.args[0]):
+        decoded = [read for read, ahead in ahead_of(loss.args[0], loss.args[1]) if ahead == 1] if len(loss.args) > 1 else []
+        for read in decoded or origins(loss.args[0]):
             if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
                 trained.setdefault(id(read.args[0]), set()).add(_first_word(computation, read.args[1]))
     for read in computation.of("run"):
         if len(read.args) != 2 or read.args[0].op != "torch.nn.Embedding" or not read.where.no_grad or not read.where.loops:
             continue
         block, firsts = bare(read.args[1], "part"), trained.get(id(read.args[0]), set())
-        start = number(block.argument("fill_value", 1)) if block.op == "full" else None
+        start = number(block.argument("fill_value", 1)) if block.op == "full" else _single(read.args[1]) if read.args[1].op in ("tensor", "LongTensor") else None
+        block = read.args[1] if read.args[1].op in ("tensor", "LongTensor") else block
         grown = any(one.op == "cat" for user in computation.users(block) for one in (user, *computation.users(user)))
         if start is not None and grown and firsts and None not in firsts and start not in firsts:
             known = sorted(one for one in firsts if one is not None)
             yield Remark(block.node, f"{short(block.node)} begins with {start:g} what is generated, and what {short(read.node)} (line {read.line}) reads in the training begins with {known[0]:g}")
             return
+
+
+def _single(value: Value) -> float | None:
+    """The number of `tensor([[n]])`."""
+    for _ in range(4):
+        value = bare(value)
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+    return number(value)
 
 
 def _first_word(computation: Computation, words: Value) -> float | None:
@@ -77,9 +89,11 @@ def _first_word(computation: Computation, words: Value) -> float | None:
             if last.op != "slice" or (number(last.args[0]) or 0) != 0:
                 return None
             words = words.args[0]
-        elif words.op in ("cat", "concat") and words.args and isinstance(words.args[0], Many) and number(words.argument("dim", 1)) in (1, -1) and words.args[0].parts:
+        elif words.op in ("cat", "concat") and words.args and isinstance(words.args[0], Many) and number(words.argument("dim", 1)) in (1, -1, None) and words.args[0].parts:
             first = words.args[0].parts[0]
-            return number(first.argument("fill_value", 1)) if first.op == "full" else None
+            return number(first.argument("fill_value", 1)) if first.op == "full" else _single(first)
+        elif words.op.endswith("pad_sequence") and isinstance(words.args[0], Many) and words.args[0].parts:
+            words = words.args[0].parts[0]
         elif words.op in ("full", "zeros", "empty"):
             firsts = {number(one.args[2]) for one in written(computation, words) if _is_first(one.args[1])}
             return firsts.pop() if len(firsts) == 1 else None

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Value, constant, is_none, origins
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import module
-from probe.diagnose.code.traits.held import contents
-from probe.diagnose.code.traits.updates import backwards
+from probe.diagnose.code.traits.held import contents, optimizers
+from probe.diagnose.code.traits.updates import backwards, modules
+from probe.diagnose.code.traits.weights import has_parameters
 
+FINDERS = Finders()
 _LEARNS = ("torch.nn.Linear", "torch.nn.Embedding", "torch.nn.Conv1d", "torch.nn.Conv2d")
 _DRAWN = ("randn", "rand", "normal", "zeros", "empty", "torch.Tensor", "torch.FloatTensor")
 _WRITES = ("load_state_dict", "copy_", "copy", "from_pretrained", "mul", "div", "add", "sub")
@@ -57,6 +59,24 @@ def new_layer_frozen(program: Program) -> Iterator[Remark]:
                 made = "has made with random numbers" if layer.op != "torch.nn.Parameter" else "has made anew"
                 yield Remark(freeze.value.node, f"{short(freeze.value.node)} freezes {name} too, which {short(layer.node)} (line {layer.line}) {made}, and {short(last[key].node)} (line {last[key].line}) is computed with: it never learns anything")
                 return
+
+
+@FINDERS.add("cut-off-from-the-loss")
+def _run_without_gradient(program: Program) -> Iterator[Remark]:
+    """Some layers are frozen by name, and another one, which an optimizer holds, runs among them where no gradients are kept."""
+    computation = computation_of(program)
+    freezes = list(_freezes(computation))
+    frozen = {id(one) for each in freezes for one in contents(each.network, computation)}
+    held = {id(part) for one in optimizers(computation) for network in modules(one) for part in contents(network, computation)} if freezes else set()
+    asked: dict[int, list[Value]] = {}
+    for _, loss in backwards(computation) if held else ():
+        for one in origins(loss):
+            if one.op == "run" and one.args and id(module(one.args[0])) in held - frozen and has_parameters(module(one.args[0])):
+                asked.setdefault(id(module(one.args[0])), []).append(one)
+    for found in asked.values():
+        if all(one.where.no_grad for one in found) and not any(one.where.apart for one in found):
+            yield Remark(found[0].node, f"{short(found[0].node)} runs without gradients in the training, and its parameters are not among those that {short(freezes[0].value.node)} (line {freezes[0].value.line}) freezes: the optimizer holds them, and they keep their first values")
+            return
 
 
 def _freezes(computation: Computation) -> Iterator[Freeze]:

@@ -48,6 +48,25 @@ def _last_of_what_is_given(program: Program) -> Iterator[Remark]:
 
 
 @FINDERS.add("target-in-its-window")
+def _summed_up_to_its_target(program: Program) -> Iterator[Remark]:
+    """The target is one value of a series, and what the model is given beside others is computed of a stretch of the series that goes
+    on to that value."""
+    for sides in sides_of(computation_of(program)):
+        for loss in (one for one in sides.beside.values() if one.op in _ASKED and len(one.args) > 1):
+            series = [one for one in origins(loss.args[1], ("run",)) if one.op == "part" and len(one.args) == 2 and any(each.op == "index" for each in (one.args[1], *one.args[1].args))]
+            for target in series:
+                place = target.args[1]
+                if place.op != "index" or not place.where.loops or sum(one.args[0] is target.args[0] for one in series) != 1:
+                    continue
+                for window in sides.given.values():
+                    index = window.args[1] if window.op == "part" and len(window.args) == 2 and window.args[0] is target.args[0] else None
+                    end = index.args[1] if index is not None and index.op == "slice" else None
+                    if end is not None and end.op == "add" and len(end.args) == 2 and end.args[0] is place and (number(end.args[1]) or 0) >= 1:
+                        yield Remark(window.node, f"{short(window.node)} goes on to {short(target.node)} (line {target.line}), which is the target")
+                        return
+
+
+@FINDERS.add("target-in-its-window")
 def _end_of_what_is_judged(program: Program) -> Iterator[Remark]:
     """The best guesses for a row of items are compared with one of its items, and the model is given the row up to its end."""
     computation = computation_of(program)
