@@ -265,8 +265,9 @@ def _applied(flow: Flow, method: Function, name: str) -> bool:
 
 
 def _asks_for_training(program: Program, call: ast.Call) -> bool:
-    """Whether the share that an attention drops depends on whether the model is training, wherever it is computed."""
-    shares = [one.argument("dropout_p", 4) for one in computation_of(program).of("scaled_dot_product_attention") if one.node is call]
+    """Whether the share that an attention drops depends on the model's mode, wherever it is computed."""
+    attentions = computation_of(program).of("scaled_dot_product_attention")
+    shares = [one.argument("dropout_p", 4) for one in attentions if one.node is call]
     return any(each.op == "training" for share in shares if share is not None for each in origins(share))
 
 
@@ -301,7 +302,8 @@ def _dropout_always(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
         elif probability is not None:
             given = [one for one in (probability, *flow.values(flow.key(probability))) if one is not None]
-            if not any("training" in text_of(part) for one in given for part in flow.origins(one)) and not _asks_for_training(program, call):
+            asks = any("training" in text_of(part) for one in given for part in flow.origins(one))
+            if not asks and not _asks_for_training(program, call):
                 yield Remark(call, f"{short(call)} drops with {short(probability)} in evaluation too")
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, constant, number, origins, same
 from probe.diagnose.code.finders.data.held_out_pairs import divided, rows_cut
+from probe.diagnose.code.finders.data.splits import rows_of
 from probe.diagnose.code.finders.objectives.edges import both_ways
+from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -49,6 +51,17 @@ def _mirrored_pairs_split(program: Program) -> Iterator[Remark]:
         node = judged.args[0].node if judged.args and judged.args[0].op.endswith("train_test_split") else judged.node
         yield Remark(node, f"{short(node)} holds out pairs one by one, and {short(both.node)} (line {both.line}) lists each pair both ways: mirrored ones of these are in the training part, where they have the same score")
         return
+
+
+@FINDERS.add("held-out-edges-in-the-graph")
+def _mirrored_rows_split(program: Program) -> Iterator[Remark]:
+    """Rows of two and what is the same of both, listed both ways, are divided one by one: `(a, b, label)` and `(b, a, label)`."""
+    for cut, wholes, _ in cuts(computation_of(program)):
+        for one in (each for whole in wholes for each in rows_of(whole)):
+            both = one.parts if isinstance(one, Many) and one.grown else []
+            if any(len(getattr(row, "parts", ())) > 2 and _is_mirrored_row(row, other) for place, row in enumerate(both) for other in both[:place]):
+                yield Remark(cut.node, f"{short(cut.node)} holds out rows one by one, and the list of line {one.line} has each pair both ways with the same beside it: mirrored ones of these are in the training part")
+                return
 
 
 def _shuffled(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
@@ -137,7 +150,7 @@ def _are_swapped(rows: Sequence[Value]) -> bool:
 def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value | None:
     """The pair of a list that stands for many, where the list has with each pair its mirrored one."""
     for place, one in enumerate(parts):
-        if any(is_mirrored_row(one, other) for other in parts[:place]):
+        if any(_is_mirrored_row(one, other) for other in parts[:place]):
             return one
     for one in parts if all(isinstance(one, Many) and len(one.parts) == 2 for one in parts) else ():
         first, second = one.made_of()
@@ -146,7 +159,7 @@ def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value
     return None
 
 
-def is_mirrored_row(one: Value, other: Value) -> bool:
+def _is_mirrored_row(one: Value, other: Value) -> bool:
     """Whether two rows are one pair both ways, each with the same beside it."""
     if not isinstance(one, Many) or not isinstance(other, Many) or len(one.parts) != len(other.parts) or one.where.under != other.where.under:
         return False

@@ -18,7 +18,6 @@ from probe.diagnose.code.computed.value import (
     same,
 )
 from probe.diagnose.code.finders.data.splits import is_cut, rows_of
-from probe.diagnose.code.finders.graphs.mirrored_pairs import is_mirrored_row
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -43,7 +42,7 @@ def _copied_before(program: Program) -> Iterator[Remark]:
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
             copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]) and not is_call(one.node, "hstack"))
             copies = copies or (one.op == "part" and len(one.args) == 2 and _adds_drawn_again(bare(one.args[1])))
-            copies = copies or (isinstance(one, Many) and one.grown and (_holds_changed_copy(one.parts) or _holds_mirrored(one.parts)))
+            copies = copies or (isinstance(one, Many) and one.grown and _holds_changed_copy(one.parts))
             if copies and one.node not in said and not _is_cut(computation, one) and not (cut.where.loops and one.where.loops):
                 said.add(one.node)
                 what = f"the list of line {one.line}, to which samples are added with copies of them" if isinstance(one.node, ast.List) else f"what {short(one.node)} (line {one.line}) has copied"
@@ -93,12 +92,6 @@ def _unscaled(whole: Value) -> Value:
             return whole
         whole = inner.args[0]
     return whole
-
-
-def _holds_mirrored(parts: list[Value]) -> bool:
-    """Whether a list to which a loop adds gets the two of a pair in both orders, with what is the same of both: `(a, b, label)` and
-    `(b, a, label)`."""
-    return any(len(getattr(one, "parts", ())) > 2 and is_mirrored_row(one, other) for place, one in enumerate(parts) for other in parts[:place])
 
 
 def _holds_changed_copy(parts: list[Value]) -> bool:
