@@ -52,17 +52,21 @@ def product(value: Value, *, shapes: bool = True) -> Product:
     return Product([value], [], 1)
 
 
-def addends(value: Value, sign: int = 1) -> Iterator[tuple[Value, int]]:
-    """What a value is the sum of, each with its sign; means and sums are passed through."""
+def addends(value: Value, sign: int = 1, path: frozenset[int] = frozenset()) -> Iterator[tuple[Value, int]]:
+    """What a value is the sum of, each with its sign; means and sums are passed through. `path`: what it is a part of, which a
+    list that holds its own sum is again."""
     value = value if value.op == "either" else bare(value)
-    if value.op in ("add", "sub") and len(value.args) == 2:
-        yield from addends(value.args[0], sign)
-        yield from addends(value.args[1], sign if value.op == "add" else -sign)
+    inside = path | {id(value)}
+    if id(value) in path:
+        yield value, sign
+    elif value.op in ("add", "sub") and len(value.args) == 2:
+        yield from addends(value.args[0], sign, inside)
+        yield from addends(value.args[1], sign if value.op == "add" else -sign, inside)
     elif value.op == "neg" or (value.op == "mul" and any(number(one) == -1 for one in value.args)):
         inner = next((one for one in value.args if number(one) is None), value.args[0])
-        yield from addends(inner, -sign)
+        yield from addends(inner, -sign, inside)
     elif value.op in AVERAGED and value.args and not isinstance(bare(value.args[0]), Many):
-        yield from addends(value.args[0], sign)
+        yield from addends(value.args[0], sign, inside)
     else:
         yield value, sign
 
