@@ -6,15 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from probe.diagnose.code.computed.frames import (
-    Frame,
-    Stop,
-    counts,
-    folded,
-    makes_layers,
-    takes_columns,
-    whole_of,
-)
+from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded, goes_apart, whole_of
 from probe.diagnose.code.computed.operation_names import method
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, Where, constant
 from probe.diagnose.code.program import Program
@@ -164,7 +156,7 @@ class Containers:
             return [self.many("tuple", row, node) for row in rows], unrolled
         if over.op == "range":
             bounds = [constant(one) for one in over.args]
-            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and (makes_layers(node) or takes_columns(node) or _is_of_few_parts(node, len(passes))):
+            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and (goes_apart(node) or _is_of_few_parts(node, len(passes))):
                 return [self.constant(place, node) for place in passes], True
             return [self.new("index", over.args, node)], False
         if over.op == "chunk" and isinstance(count := constant(over.argument("chunks", 1)), int) and 0 < count <= MOST_PASSES:

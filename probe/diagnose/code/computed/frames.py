@@ -118,7 +118,7 @@ def _is_whole_number(node: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=1000)
-def makes_layers(loop: ast.AST) -> bool:
+def _makes_layers(loop: ast.AST) -> bool:
     """Whether a loop makes layers, of sizes that may differ from pass to pass: `nn.Linear(sizes[i], sizes[i + 1])`."""
     called = [one.func for one in ast.walk(loop) if isinstance(one, ast.Call)]
     made = any(isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "nn" and one.attr[:1].isupper() for one in called)
@@ -126,13 +126,18 @@ def makes_layers(loop: ast.AST) -> bool:
 
 
 @lru_cache(maxsize=1000)
-def takes_columns(loop: ast.AST) -> bool:
+def _takes_columns(loop: ast.AST) -> bool:
     """Whether a comprehension takes one column of rows in each pass: `[stack([rows[i][k] for i in chosen]) for k in range(5)]`."""
     target = loop.generators[0].target if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else None
     if not isinstance(target, ast.Name) or not isinstance(loop, (ast.ListComp, ast.GeneratorExp)):
         return False
     inner = [one for one in ast.walk(loop.elt) if isinstance(one, (ast.ListComp, ast.GeneratorExp))]
     return any(isinstance(one.elt, ast.Subscript) and isinstance(one.elt.slice, ast.Name) and one.elt.slice.id == target.id for one in inner)
+
+
+def goes_apart(loop: ast.AST) -> bool:
+    """Whether what a loop computes differs from pass to pass by more than its number."""
+    return _makes_layers(loop) or _takes_columns(loop)
 
 
 @lru_cache(maxsize=1000)
