@@ -16,6 +16,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.losses.bootstraps import is_squared
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -261,7 +262,7 @@ def _column_of_the_input(program: Program) -> Iterator[Remark]:
     """A layer is given all columns of a table, and the target is one of these columns, of the same rows."""
     computation = computation_of(program)
     for _, loss in losses(computation):
-        inner = next((one for one in origins(loss) if (one.op in LOSSES or one.op == "sub") and len(one.args) > 1), loss)
+        inner = next((one for one in origins(loss) if (one.op in LOSSES or (one.op == "sub" and any(is_squared(user, one) for user in computation.users(one)))) and len(one.args) > 1), loss)
         for output, target in (inner.args[:2], inner.args[1::-1]) if len(inner.args) > 1 else ():
             runs = [one for one in origins(output) if one.op == "run" and len(one.args) > 1]
             first = next((one for one in runs if not any(each.op == "run" for each in origins(one.args[1]))), None)
