@@ -53,7 +53,10 @@ WITH seen AS (
     SELECT MEDIAN(loss) FILTER (i <= 5) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 )
-SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
+-- A norm of 0 beside a sampled gradient that is none: it was taken before the backward, when there was no gradient.
+SELECT CASE WHEN highest = 0 AND EXISTS (SELECT 1 FROM python.gradients g WHERE g.norm > 0 AND g.step > COALESCE(since.step, -1))
+        THEN 'the job''s own clipping computed norms of 0, and sampled gradients are not 0: it runs when there is no gradient' END AS unknown,
+    COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
     CASE WHEN highest = 0 THEN format('every gradient has been exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
         WHEN fell THEN format('gradient norm has fallen to {:.2g} since step {}, {:.1g} of its previous value; probe cannot tell whether it has vanished or the loss is at its minimum', now, COALESCE(since.step, 0), now / early)
         ELSE format('gradient norm has fallen to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,

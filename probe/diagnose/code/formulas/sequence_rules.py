@@ -195,7 +195,7 @@ RULES.add(
 )(over_the_frames)
 RULES.add(
     "mask-of-another-answer",
-    "words of the prompt or the padding count as those of the answer, and some of its own do not: what is compared are no two answers",
+    "words of the prompt or the padding count as those of the answer, and some of its own do not: the comparison is not between the two answers",
     "make the mask of each answer from the answer itself",
 )(mask_of_another_answer)
 RULES.add(

@@ -203,10 +203,24 @@ def _one_layer(program: Program) -> Iterator[Remark]:
             of_program = name in program.classes and program.family(element) == "module"
             if of_program and _in_container(program, node):
                 layer = name if _has_layers(program, program.classes[name][0], 4) else None
-        if layer is not None and not _has_weights_beside(program, node):
+        if layer is not None and not _has_weights_beside(program, node) and not _is_chosen(program, node):
             yield Remark(
                 node, f"{short(node)} is one {layer} layer several times: all entries share the same weights"
             )
+
+
+def _is_chosen(program: Program, node: ast.AST) -> bool:
+    """Whether a setting chooses between one layer many times and a layer for each place."""
+    for around in program.parents(node):
+        branches = [*around.body, *around.orelse] if isinstance(around, ast.If) and around.orelse else []
+        branches = [around.body, around.orelse] if isinstance(around, ast.IfExp) else branches
+        parts = [part for branch in branches for part in ast.walk(branch)]
+        each = [part.elt for part in parts if isinstance(part, (ast.ListComp, ast.GeneratorExp))]
+        if any(isinstance(one, ast.Call) for one in each):
+            return True
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+    return False
 
 
 def _in_container(program: Program, node: ast.AST) -> bool:

@@ -25,7 +25,8 @@ def before_the_first(program: Program) -> Iterator[Remark]:
         index = bare(value.args[-1]) if len(value.args) > 1 else value
         if value.line in said or index.op != "sub" or len(index.args) != 2 or number(index.args[1]) != 1 or not _is_schedule(value.args[0]):
             continue
-        step = bare(index.args[0], "full", "full_like")
+        step = bare(index.args[0])
+        step = bare(step.args[1]) if step.op in ("full", "full_like", "new_full") and len(step.args) > 1 else step
         asked = [test for test, _ in (*value.where.under, *index.where.under) if any(one is step or one is index for one in origins(test))]
         if asked or not _begins_at_0(index.args[0]) or _is_replaced(computation, value):
             continue
