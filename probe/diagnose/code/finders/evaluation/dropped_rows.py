@@ -26,6 +26,8 @@ _LOADER = "torch.utils.data.DataLoader"
 _COUNTED = frozenset({"shape", "size", "len", "dim", "numel", "ndim"})
 _WITHIN_THE_BATCH = ("diag", "diagonal", "eye", "fill_diagonal_", "jit", "CUDAGraph", "compile", "trace")
 """Operations of what compares the samples of a batch with each other, or is made for batches of one size."""
+_COUNTS = ("bincount", "index_add", "index_put", "scatter_add", "set_item", "histogram2d")
+_PRODUCTS = ("matmul", "mm", "bmm", "cdist", "einsum", "cosine_similarity")
 _MADE = ("zeros", "randn", "empty", "ones", "full", "view", "reshape", "expand", "arange", "repeat")
 _STATES = ("zeros", "ones", "empty")
 _ROWS = {"MNIST": 10000, "FashionMNIST": 10000, "KMNIST": 10000, "CIFAR10": 10000, "CIFAR100": 10000, "SVHN": 26032, "STL10": 8000}
@@ -65,6 +67,8 @@ def _drops(loader: Value) -> bool:
 
 def _is_within_the_batch(value: Value) -> bool:
     """Whether a value belongs to what needs whole batches: the samples of a batch are compared with each other."""
+    if value.op in ("diag", "diagonal") and any(one.op in _COUNTS for one in origins(value)) and not any(one.op in _PRODUCTS for one in origins(value, ("run",))):
+        return False  # of a table of right and wrong answers
     if value.op.rpartition(".")[2] in _WITHIN_THE_BATCH:
         return True
     return value.op in LOSSES and len(value.args) > 1 and bare(value.args[1]).op == "arange"

@@ -23,7 +23,8 @@ def _end_left_out(program: Program) -> Iterator[Remark]:
         left_out = loss.argument("ignore_index", 4)
         if left_out is None or len(loss.args) < 2 or loss.where.no_grad:
             continue
-        row = next((one for one in origins(loss.args[1]) if _ends_with(one, bare(left_out)) and not any(user.op in ("append", "extend") and user.args[0] is one for user in computation.users(one))), None)
+        behind = any(one.op == "part" and len(one.args) == 2 and begins_at(one.args[1]) == 1 for one in origins(loss.args[1]))  # the start is not asked for
+        row = next((one for one in origins(loss.args[1]) if _ends_with(one, bare(left_out), behind) and not any(user.op in ("append", "extend") and user.args[0] is one for user in computation.users(one))), None)
         row = row or next(_written_behind(computation, loss.args[1], bare(left_out)), None)
         if row is not None:
             yield Remark(loss.node, f"{short(loss.node)} leaves {short(left_out.node)} out of the loss, and each text ends with it: {short(row.node)} (line {row.line})")
@@ -102,7 +103,7 @@ def _is_filled_with_its_end(row: Value, padding: Value) -> bool:
     return all(one is padding or same(one, padding) for one in (end, filling)) and not same(bare(row.parts[-3]), padding)
 
 
-def _ends_with(row: Value, end: Value) -> bool:
+def _ends_with(row: Value, end: Value, behind: bool = False) -> bool:
     """Whether a row is numbers that are looked up, and one behind them that is always the same: `numbers + [end]`."""
     node = row.node
     joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.right, ast.List) and len(node.right.elts) == 1
@@ -110,5 +111,5 @@ def _ends_with(row: Value, end: Value) -> bool:
     if not isinstance(row, Many) or len(row.parts) < 2 or not (joined or listed):
         return False
     last = bare(row.parts[-1])
-    # The start may be the same number: what is left out then is the start of the targets, which is never asked for.
-    return last.op not in ("rows", "element", "index") and (last is end or same(last, end)) and not (last is bare(row.parts[0]) or same(last, bare(row.parts[0])))
+    # The start may be the same number: what is left out then may be the start of the targets, unless these lie `behind` it.
+    return last.op not in ("rows", "element", "index") and (last is end or same(last, end)) and (behind or not (last is bare(row.parts[0]) or same(last, bare(row.parts[0]))))
