@@ -212,8 +212,11 @@ def _one_layer(program: Program) -> Iterator[Remark]:
 def _is_chosen(program: Program, node: ast.AST) -> bool:
     """Whether a setting chooses between one layer many times and a layer for each place."""
     for around in program.parents(node):
-        branches = [*around.body, *around.orelse] if isinstance(around, ast.If) and around.orelse else []
-        branches = [around.body, around.orelse] if isinstance(around, ast.IfExp) else branches
+        branches: list[ast.AST] = []
+        if isinstance(around, ast.IfExp):
+            branches = [around.body, around.orelse]
+        elif isinstance(around, ast.If) and around.orelse:
+            branches = [*around.body, *around.orelse]
         parts = [part for branch in branches for part in ast.walk(branch)]
         each = [part.elt for part in parts if isinstance(part, (ast.ListComp, ast.GeneratorExp))]
         if any(isinstance(one, ast.Call) for one in each):
