@@ -53,8 +53,8 @@ WITH seen AS (
     SELECT MEDIAN(loss) FILTER (i <= 5) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 )
--- A norm of 0 beside a sampled gradient that is none: it was taken before the backward, when there was no gradient.
-SELECT CASE WHEN highest = 0 AND EXISTS (SELECT 1 FROM python.gradients g WHERE g.norm > 0 AND g.step > COALESCE(since.step, -1))
+-- A norm of 0 beside sampled gradients that are not 0 was taken before the backward, when there was no gradient.
+SELECT CASE WHEN highest = 0 AND EXISTS (SELECT 1 FROM python.gradients g WHERE g.norm > 0 AND g.step > COALESCE(since.step, -1) AND g.step >= (SELECT MAX(begun) FROM trainings))
         THEN 'the job''s own clipping computed norms of 0, and sampled gradients are not 0: it runs when there is no gradient' END AS unknown,
     COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
     CASE WHEN highest = 0 THEN format('every gradient has been exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))

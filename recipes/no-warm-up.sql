@@ -54,9 +54,9 @@ WITH seen AS (
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT CASE WHEN (SELECT compete FROM adversarial) IS NOT NULL THEN (SELECT compete FROM adversarial)
-        WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
-        THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
+SELECT COALESCE((SELECT compete FROM adversarial),
+        CASE WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
+        THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END) AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
     CASE WHEN NOT recovered THEN '; whether that is the reason was not shown: the loss has not come down again' WHEN ratio IS NULL THEN '; whether that is the reason was not shown: the size of these steps was not measured' WHEN negatives.move THEN '; whether that is the reason was not shown: the negatives of a contrastive loss move with the model' ELSE '' END AS doubt,
     CASE WHEN recovered AND ratio IS NOT NULL AND loss_after >= loss_first AND signs.one AND NOT negatives.move THEN 'notice' ELSE 'info' END AS severity

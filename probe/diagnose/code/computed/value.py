@@ -168,6 +168,11 @@ def is_none(value: Value | None) -> bool:
     return value is None or (value.op == "@constant" and value.data is None)
 
 
+def takes_all(index: Value) -> bool:
+    """Whether an index takes all of an axis, as it is: `:`."""
+    return index.op == "slice" and all(map(is_none, index.args))
+
+
 def bare(value: Value, *more: str, shapes: bool = True) -> Value:
     """A value without what only changes its shape (unless `shapes` is False), type or place, and without the
     operations `more`. Of several values that it may be, the first."""

@@ -39,7 +39,6 @@ _MAKES = (
     "randint",
 )
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
-_SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
 
 
 @RULES.add(

@@ -70,6 +70,7 @@ class Graphs:
         self._walked = False
         self._walks = 0
         self._rows: deque[Row] = deque(maxlen=64)
+        self._reversing: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -107,9 +108,18 @@ class Graphs:
         while self._rows:
             fields, shapes, noted, weights, functions = self._rows.popleft()
             fresh = ", ".join(str(list(one)) for one in shapes)
-            kinds = [kind for one in functions if (kind := one()) is not None and reverses(kind)]
-            names = ", ".join(sorted(kind.__name__.removesuffix("Backward") for kind in kinds))
-            self._append(*fields, self._text(fresh), *self._shape(noted), weights, self._text(names))
+            names = self._text(self._reversed(functions))
+            self._append(*fields, self._text(fresh), *self._shape(noted), weights, names)
+
+    def _reversed(self, functions: list[weakref.ref[type]]) -> str:
+        """The names of the functions that reverse a gradient; each is read once."""
+        names = []
+        for kind in filter(None, (one() for one in functions)):
+            if kind not in self._reversing:
+                self._reversing[kind] = reverses(kind)
+            if self._reversing[kind]:
+                names.append(kind.__name__.removesuffix("Backward"))
+        return ", ".join(sorted(names))
 
     def _shape(self, noted: Noted | None) -> tuple[int, ...]:
         """The columns of a shape."""

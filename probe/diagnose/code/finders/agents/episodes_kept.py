@@ -31,7 +31,6 @@ from probe.diagnose.code.traits.uses import made_from
 _RECURRENT = ("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell")
 _ENDS = re.compile(r"done|term|mask|first|start|reset|trunc|over|ended|finish", re.IGNORECASE)
 _BEGINS = ("zeros", "init_hidden", "initial_state", "init_state", "get_initial_state", "initial_hidden", "init_hidden_state", "reset_hidden")
-_ONE_NUMBER = frozenset({"mean", "item", "abs", "detach", "float", "cpu", "numpy", "sum", "either"})
 
 
 # The memory --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, takes_all
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -44,7 +44,7 @@ def batch_for_time(program: Program) -> Iterator[Remark]:
 
 
 def _remarks(computation: Computation, value: Value) -> Iterator[Remark]:
-    whole, taken = _taken(value)
+    whole, taken = last_taken(value)
     read = _output(whole)
     if read is not None and taken == read.batch:
         yield Remark(value.node, f"{short(value.node)} takes the last sample of the batch and not the last position: {read.called()}")
@@ -53,7 +53,7 @@ def _remarks(computation: Computation, value: Value) -> Iterator[Remark]:
     if read is not None and taken == 1 - read.batch and _is_both(read.layer) and not _is_cut(computation, value):
         yield Remark(value.node, f"{short(value.node)} takes the last position of a bidirectional {read.layer.op.removeprefix('torch.nn.')}: its backward half has read one element there")
     layer = _state(whole)
-    if layer is not None and taken == 0 and _is_both(layer) and all(_taken(one)[1] == 0 for one in computation.users(whole) if one.op in ("part", "select", "view", "reshape", "cat")):
+    if layer is not None and taken == 0 and _is_both(layer) and all(last_taken(one)[1] == 0 for one in computation.users(whole) if one.op in ("part", "select", "view", "reshape", "cat")):
         yield Remark(value.node, f"{short(value.node)} is the backward half of the bidirectional {layer.op.removeprefix('torch.nn.')} alone")
     layer = _state(value.args[0]) if value.op in ("view", "reshape") else None
     if layer is not None and len(_sizes(value)) == 2 and (number(layer.argument("num_layers", 2)) or 1) * (2 if _is_both(layer) else 1) > 1:
@@ -65,7 +65,7 @@ def _sizes(value: Value) -> list[Value]:
     return given[0].parts if len(given) == 1 and isinstance(given[0], Many) else list(given)
 
 
-def _taken(value: Value) -> tuple[Value, int | None]:
+def last_taken(value: Value) -> tuple[Value, int | None]:
     """What a value is taken of, and the axis that it is the last of: `x[:, -1]`, `x[-1]` and `x.select(1, -1)`."""
     whole = value.args[0]
     if value.op == "select" and len(value.args) == 3 and number(value.args[2]) == -1:
@@ -73,7 +73,7 @@ def _taken(value: Value) -> tuple[Value, int | None]:
     if value.op != "part" or len(value.args) != 2:
         return whole, None
     parts = value.args[1].parts if isinstance(value.args[1], Many) else [value.args[1]]
-    before = next((place for place, one in enumerate(parts) if one.op != "slice" or not all(map(is_none, one.args))), len(parts))
+    before = next((place for place, one in enumerate(parts) if not takes_all(one)), len(parts))
     last = before < len(parts) and number(parts[before]) == -1 and before < 2
     return whole, before if last else None
 
@@ -81,7 +81,7 @@ def _taken(value: Value) -> tuple[Value, int | None]:
 def _is_cut(computation: Computation, value: Value) -> bool:
     """Whether a part of the features is taken too."""
     index = value.args[1]
-    if isinstance(index, Many) and len(index.parts) > 2 and not (index.parts[2].op == "slice" and all(map(is_none, index.parts[2].args))):
+    if isinstance(index, Many) and len(index.parts) > 2 and not takes_all(index.parts[2]):
         return True
     return any(one.op == "part" and one.args[0] is value for one in computation.users(value))
 

@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     number,
     origins,
     same,
+    takes_all,
 )
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.finders.rows.sampler_weights import lists_in
@@ -82,14 +83,14 @@ def rows_of(value: Value) -> Iterator[Value]:
 def _is_of_all_rows(value: Value) -> bool:
     """Whether a value is some columns of all rows: `table[:, 0]`."""
     index = value.args[1] if len(value.args) == 2 else value
-    return isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args))
+    return isinstance(index, Many) and len(index.parts) == 2 and takes_all(index.parts[0])
 
 
 def _is_window(value: Value) -> bool:
     """Whether a value is one of many windows of a series, each of which begins at the number of a turn, or a column of them."""
     index = value.args[1] if len(value.args) == 2 else value
     if isinstance(index, Many) and value.args[0].op in ("unfold", "sliding_window_view"):
-        return index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args))
+        return takes_all(index.parts[0])
     index = index.parts[0] if isinstance(index, Many) and index.parts else index
     return index.op == "slice" and any(part.op == "index" for one in index.args[:2] for part in (one, *one.args))
 

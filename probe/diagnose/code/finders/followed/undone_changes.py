@@ -19,8 +19,6 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
 
-_CHANGES = ("diff", "log", "sub", "div", "pct_change", "log1p")
-
 
 def summed_from_the_first(program: Program) -> Iterator[Remark]:
     """A network is given the changes in a window and forecasts those after it, which are added up on the first value of the window."""

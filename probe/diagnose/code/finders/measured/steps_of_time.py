@@ -15,7 +15,6 @@ from probe.diagnose.code.traits.basic import LOSSES, losses, without_small
 
 FINDERS = Finders()
 _ENTROPIES = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-_KEEPS = ("sum", "mean", "neg", "squeeze", "view")
 
 
 def hazards_after_the_end(program: Program) -> Iterator[Remark]:

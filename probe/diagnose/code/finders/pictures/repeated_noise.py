@@ -14,7 +14,6 @@ from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.sides import mixed
 
 _NOISE = ("randn", "randn_like", "normal", "rand", "standard_normal")
-_WHOLE = ("shape", "size", "len", "numel", "randint", "device", "dtype")
 
 
 def drawn_once(program: Program) -> Iterator[Remark]:

@@ -12,10 +12,10 @@ from probe.diagnose.code.computed.value import (
     Value,
     bare,
     constant,
-    is_none,
     number,
     origins,
     same,
+    takes_all,
 )
 from probe.diagnose.code.finders.data.splits import is_cut, rows_of
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
@@ -138,13 +138,13 @@ def _swaps_columns(value: Value) -> bool:
     index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
     if not isinstance(index, Many) or len(index.parts) != 2 or index.parts[0].op != "slice" or not isinstance(order := bare(index.parts[1]), Many):
         return False
-    numbers = [number(one) for one in order.parts]
-    return None not in numbers and numbers != sorted(range(len(numbers))) and sorted(str(one) for one in numbers) == sorted(str(float(one)) for one in range(len(numbers)))
+    numbers = [known for one in order.parts if (known := number(one)) is not None]
+    return numbers != sorted(numbers) and sorted(numbers) == list(range(len(order.parts)))
 
 
 def _is_column(index: Value) -> bool:
     """Whether an index is one column of all rows: `[:, 1]`."""
-    return isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args)) and number(index.parts[1]) is not None
+    return isinstance(index, Many) and len(index.parts) == 2 and takes_all(index.parts[0]) and number(index.parts[1]) is not None
 
 
 def _between(value: Value) -> Value | None:

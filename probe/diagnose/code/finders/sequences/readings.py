@@ -17,6 +17,7 @@ from probe.diagnose.code.computed.value import (
     is_none,
     number,
     origins,
+    takes_all,
 )
 from probe.diagnose.code.finders.words.causal_masks import causal
 from probe.diagnose.code.program import Program
@@ -204,7 +205,7 @@ def _taken_along_axis_1(program: Program) -> Iterator[Remark]:
         given = [one for one in computation.users(value) if one.op == "part" and constant(one.args[1]) == 0] if layer.op != _ENCODERS[1] else [value]
         for one in (user for start in given for user in (start, *made_from(computation, start, _ALONG, 60))):
             index = one.args[1] if one.op == "part" and len(one.args) == 2 else None
-            if isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args)) and number(index.parts[1]) in (0, -1):
+            if isinstance(index, Many) and len(index.parts) == 2 and takes_all(index.parts[0]) and number(index.parts[1]) in (0, -1):
                 yield Remark(layer.node, f"{short(layer.node)} is made without batch_first=True and takes (positions, batch, width), and {short(one.node)} (line {one.line}) has the batch in front")
                 return
 

@@ -6,7 +6,18 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Table, Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.computed.value import (
+    Many,
+    Table,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+    takes_all,
+)
+from probe.diagnose.code.finders.axes.time_and_batch import last_taken
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -105,37 +116,19 @@ def _first_index(value: Value) -> int | None:
 # Last positions -------------------------------------------------------------
 
 
-def _last_of(value: Value) -> tuple[Value, int] | None:
-    """What a value is the last entry of, and along which axis: `x[:, -1]`, `x[-1]` and `x.select(1, -1)`."""
-    if value.op == "select" and len(value.args) == 3 and number(value.args[2]) == -1 and isinstance(axis := constant(value.args[1]), int):
-        return value.args[0], axis
-    if value.op != "part":
-        return None
-    index = value.args[1]
-    if number(index) == -1:
-        return value.args[0], 0
-    if isinstance(index, Many) and len(index.parts) > 1 and number(index.parts[1]) == -1 and _is_whole(index.parts[0]):
-        return value.args[0], 1
-    return None
-
-
-def _is_whole(index: Value) -> bool:
-    return index.op == "slice" and all(one.op == "@constant" and one.data is None for one in index.args)
-
-
 @FINDERS.add("last-position-after-packing")
 def _after_packing(program: Program) -> Iterator[Remark]:
     """The last position is taken of what pad_packed_sequence has filled up with zeros."""
     for value in computation_of(program).of("part", "select"):
-        found = _last_of(value)
-        if found is None:
+        whole, axis = last_taken(value)
+        if axis is None:
             continue
-        out = bare(found[0], "dropout", "layer_norm", shapes=False)
+        out = bare(whole, "dropout", "layer_norm", shapes=False)
         padded = out.args[0] if out.op == "part" and constant(out.args[1]) == 0 else None
         if padded is None or not padded.op.endswith("pad_packed_sequence"):
             continue
         first = batch_first(padded)
-        if first is not None and found[1] == int(first):
+        if first is not None and axis == int(first):
             yield Remark(value.node, f"{short(value.node)} is 0 in each sequence that is shorter than the longest of its batch: {short(padded.node)} (line {padded.line}) fills it up")
 
 
@@ -216,7 +209,7 @@ def _by_position(value: Value, loop: ast.AST) -> bool:
     for one in origins(value):
         if not one.where.loops or one.where.loops[-1] is not loop:
             continue
-        if one.op == "part" and isinstance(index := one.args[1], Many) and len(index.parts) > 1 and _is_whole(index.parts[0]) and index.parts[1].op in ("index", "count"):
+        if one.op == "part" and isinstance(index := one.args[1], Many) and len(index.parts) > 1 and takes_all(index.parts[0]) and index.parts[1].op in ("index", "count"):
             return True
         if one.op == "element" and one.args[0].op in ("unbind", "transpose", "permute", "chunk"):
             return True
