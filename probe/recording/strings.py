@@ -1,10 +1,10 @@
 """String table: each string once, numbered, in a memory-mapped append-only file.
 
-HOT PATH for known strings (one dictionary lookup). A new one costs a copy into the map and never waits: while
-another thread adds one, or when the table is full, the result is 0 (NULL). An entry is length, checksum of
-number and text, text; the length is written last, so readers never see half an entry. A string that fails
-its checksum reads as `DAMAGED`, not as NULL, which would say that nothing was measured. Standard library
-only.
+HOT PATH for known strings (one dictionary lookup). A new one costs a copy into the map and never waits: it
+gets its number at once, and while another thread writes one to the map, that thread writes it too. When the
+table is full, the result is 0 (NULL). An entry is length, checksum of number and text, text; the length is
+written last, so readers never see half an entry. A string that fails its checksum reads as `DAMAGED`, not as
+NULL, which would say that nothing was measured. Standard library only.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ class Strings:
         self._map = reserve(path, size)
         self._map[: _HEADER.size] = _header(owner)
         self._numbers: dict[str, int] = {}
-        self._end = _HEADER.size
-        self._adding = threading.Lock()
+        self._texts: list[str] = [""]
+        """By number, so 0 is nobody's; those from `_written` on are not in the map yet."""
+        self._written = 1, _HEADER.size
+        """The next number to write, and where: one value, as a signal handler may raise between any two."""
+        self._writing = threading.Lock()
 
     def intern(self, text: str) -> int:
-        """Number of a string; NULL_STRING when it cannot be added now."""
+        """Number of a string; NULL_STRING when the table is full."""
         number = self._numbers.get(text)
         return number if number is not None else self._add(text)
 
@@ -54,27 +57,41 @@ class Strings:
         self._map.close()
 
     def _add(self, text: str) -> int:
-        if not self._adding.acquire(blocking=False):
+        if not self._size:
             return NULL_STRING
-        try:
-            known = self._numbers.get(text)
-            if known is not None:
-                return known
-            kept = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-            data = kept.encode("utf-8", "backslashreplace") or b" "
-            start = self._end + _ENTRY.size
-            end = start + len(data)
-            if end + _ENTRY.size > self._size:
-                return NULL_STRING
-            number = len(self._numbers) + 1
-            self._map[start:end] = data
-            _LENGTH.pack_into(self._map, self._end + _LENGTH.size, _check(number, data))
-            _LENGTH.pack_into(self._map, self._end, len(data))
-            self._end = end
-            self._numbers[text] = number
-            return number
-        finally:
-            self._adding.release()
+        before = len(self._texts)
+        self._texts.append(text)  # appending and finding are one call each: two threads get two numbers
+        number = self._numbers.setdefault(text, self._texts.index(text, before))
+        self._write()
+        if not self._size and number >= self._written[0]:
+            self._numbers.pop(text, None)
+            return NULL_STRING
+        return number
+
+    def _write(self) -> None:
+        """Write what is not in the map yet, whoever added it, unless another thread is at it."""
+        texts = self._texts
+        while self._written[0] < len(texts) and self._size and self._writing.acquire(blocking=False):
+            try:
+                while self._written[0] < len(texts):
+                    number, at = self._written
+                    data = _bytes(texts[number])
+                    start = at + _ENTRY.size
+                    end = start + len(data)
+                    if end + _ENTRY.size > self._size:
+                        self._size = 0
+                        break
+                    self._map[start:end] = data
+                    _LENGTH.pack_into(self._map, at + _LENGTH.size, _check(number, data))
+                    _LENGTH.pack_into(self._map, at, len(data))
+                    self._written = number + 1, end
+            finally:
+                self._writing.release()
+
+
+def _bytes(text: str) -> bytes:
+    kept = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return kept.encode("utf-8", "backslashreplace") or b" "
 
 
 def _header(owner: Owner) -> bytes:

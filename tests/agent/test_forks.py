@@ -115,12 +115,14 @@ child
     assert [answer["error"], Path(f"/proc/{child}/status").exists()] == [None, True]
     os.kill(child, signal.SIGKILL)
     # A thread that waits for the GIL longer than the switch interval asks for it. A child of such a moment
-    # would hand the GIL to that thread, which it does not have, and wait for ever.
+    # would hand the GIL to that thread, which it does not have, and wait for ever. Those that wait already
+    # count the usual interval: the sleep lets each of them have the GIL before the fork.
     snippet = """
-import ctypes, os, sys
+import ctypes, os, sys, time
 fork, usual_s = ctypes.PyDLL(None).fork, sys.getswitchinterval()
 print('once')
 sys.setswitchinterval(100)
+time.sleep(0.2)
 child = fork()
 sys.setswitchinterval(usual_s)
 os.waitpid(child, 0)[1] if child else print('lost')

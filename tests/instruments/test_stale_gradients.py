@@ -18,8 +18,9 @@ from probe.recording.layout import NULL_BOOLEAN
 def test_what_is_read_of_a_critic_is_that_of_its_own_backward_not_of_its_actors(
     place: Place, forgets: bool, stale: bool
 ) -> None:
-    arguments = ["--steps", "200", *(["--forgets"] if forgets else [])]
+    arguments = ["--steps", "200", "--hold", *(["--forgets"] if forgets else [])]
     with running(place, "delayed_actor", *arguments, **SERVER) as job:
+        job.result()  # all of its steps are recorded
         sql = (
             "SELECT bool_or(stale_gradients), bool_and(stale_gradients), count(stale_gradients) >= 20"
             " FROM python.steps WHERE step > 1"
