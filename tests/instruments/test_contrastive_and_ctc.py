@@ -64,6 +64,14 @@ def test_samples_that_are_alike_show_in_the_inputs_where_dropout_parts_their_sco
     assert negatives(*scores("pairs"), text, torch.arange(6).expand(40, 6)) == [0.0, 0.0, 0.0]
 
 
+def test_samples_that_are_mostly_zeros_or_begin_alike_are_not_the_same() -> None:
+    words = torch.zeros(40, 600).scatter_add_(1, torch.randint(0, 600, (40, 15)), torch.ones(40, 15))
+    assert negatives(*scores("pairs"), F.normalize(words.sqrt(), dim=1)) == [0.0, 0.0, 0.0]
+    asked = torch.cat([torch.full((40, 200), 7), torch.randint(2, 50, (40, 56))], 1)
+    assert negatives(*scores("pairs"), asked) == [0.0, 0.0, 0.0]
+    assert negatives(*scores("pairs"), asked[ITEMS]) == [0.0, 0.75, 0.0]
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_the_blank_among_targets_of_ctc_and_sequences_too_short_for_theirs_are_counted(joined: bool) -> None:
     scored = torch.randn(5, 3, 8, requires_grad=True).log_softmax(-1)

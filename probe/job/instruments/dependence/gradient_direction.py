@@ -18,8 +18,9 @@ MOST_PARAMETERS = 8
 """Parameters measured, evenly spaced: each takes two forwards per output, and four if it seems reversed."""
 MOST_OUTPUTS = 3
 LEAST_ELEMENTS = 16
-SHIFTS = (1e-2, 2e-3)
-"""Step sizes, relative to the parameter's norm: the second one tells curvature from a reversed gradient."""
+SHIFTS = (1e-2, 2e-3, 1e-3, 5e-3)
+"""Step sizes, relative to the parameter's norm. Where a gradient seems reversed, the slopes of all must be the
+same at each: curvature, or a function with steps (a straight-through estimator), may seem so at one."""
 EXACT = (0.67, 1.5)
 """Range of the ratio of slope to gradient for a true derivative, given curvature and rounding."""
 LONGEST_S = 6.0
@@ -34,19 +35,25 @@ def gradient_row(torch: Any, model: Any, forwards: RepeatedForwards) -> dict[str
     chosen = [*named[:-1:every], named[-1]]
     ends_s = time.monotonic() + LONGEST_S
     slopes: dict[str, list[float]] = {}
-    outputs = [number for number, one in enumerate(forwards.run({})) if one.numel()]
-    for number in outputs[:MOST_OUTPUTS]:
-        gradients = forwards.gradients_of(number, [one for _, one in chosen])
-        for (name, parameter), gradient in zip(chosen, gradients, strict=True):
-            if gradient is None or not bool(gradient.any()) or time.monotonic() > ends_s:
-                continue
-            found = [_slope(torch, forwards, number, parameter, gradient, SHIFTS[0])]
-            if found[0] < 0:
-                found.append(_slope(torch, forwards, number, parameter, gradient, SHIFTS[1]))
-            slopes.setdefault(name, []).append(max(found, key=lambda one: abs(abs(one) - 1)))
+    outputs = [number for number, one in enumerate(forwards.run({})) if one.numel()][:MOST_OUTPUTS]
+    gradients = {number: forwards.gradients_of(number, [one for _, one in chosen]) for number in outputs}
+    for shift in SHIFTS:
+        for number in outputs:
+            for (name, parameter), gradient in zip(chosen, gradients[number], strict=True):
+                if gradient is None or not bool(gradient.any()):
+                    continue
+                if time.monotonic() > ends_s:
+                    if shift == SHIFTS[0]:
+                        continue
+                    return None
+                slope = _slope(torch, forwards, number, parameter, gradient, shift)
+                if slope == slope or shift == SHIFTS[0]:
+                    slopes.setdefault(name, []).append(slope)
+        turned = {name: each for name, each in slopes.items() if all(_turned(one) for one in each)}
+        if not turned:
+            break
     if not slopes:
         return None
-    turned = {name: each for name, each in slopes.items() if all(_turned(one) for one in each)}
     right = {name: each for name, each in slopes.items() if all(_is_exact(one) for one in each)}
     row: dict[str, Any] = {
         "question": "gradient", "effect": _median(right), "leak": _median(turned),

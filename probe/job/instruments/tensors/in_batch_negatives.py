@@ -15,10 +15,11 @@ FIGURES = 3
 LEAST_ROWS, MOST_POSITIVES, MOST_COLUMNS, ANCHORS = 8, 12, 256, 8
 """Rows that are needed, positives and columns that are compared, and rows by which columns are compared.
 Fewer than 32768 numbers: from there on torch uses several threads, which may be busy elsewhere."""
-MOST_SAMPLES, MOST_VALUES = 256, 64
-"""Samples, and values of each, that are compared to find inputs that are the same."""
+MOST_SAMPLES, MOST_VALUES = 256, 120
+"""Samples, and values of each, evenly spaced, that are compared to find inputs that are the same."""
 LEAST_NUMBERS, LEAST_MEASURES = 4, 16
-"""Numbers, such as words, and measures that a sample needs to be told from another: two may share a few."""
+"""Numbers, such as words, and measures that a sample needs to be told from another: two may share a few. So
+many of the values compared must differ from 0: most counts of a bag of words, say, are 0 in each sample."""
 MOST_SCORES = 4096
 """Columns of the scores; a loss with more of them has classes or words as its columns."""
 EQUAL = 1e-3
@@ -91,11 +92,14 @@ def _alike(torch: Any, inputs: list[Any], rows: int, like: Any) -> Any:
             continue
         if given[0].numel() < (LEAST_MEASURES if given.is_floating_point() else LEAST_NUMBERS):
             continue
-        values = given[:MOST_SAMPLES].flatten(1)[:, :MOST_VALUES].double()
+        values = given[:MOST_SAMPLES].flatten(1)
+        values = values[:, :: -(-values.shape[1] // MOST_VALUES)].double()
         weights = torch.arange(1, values.shape[1] + 1, device=like.device).double().sqrt().sin()
-        equal = (values * weights).sum(1).sort().values.diff() == 0
+        filled = (values != 0).sum(1) >= LEAST_NUMBERS
+        sums, order = (values * weights).sum(1).sort()
+        equal = sums.diff() == 0
         ends = equal.new_zeros(1)
-        share = (torch.cat([equal, ends]) | torch.cat([ends, equal])).double().mean()
-        plain = ((values != 0) & (values != 1)).any() & (values != values[:1]).any()
+        share = ((torch.cat([equal, ends]) | torch.cat([ends, equal])) & filled[order]).double().mean()
+        plain = ((values != 0) & (values != 1)).any() & (values != values[:1]).any() & filled.any()
         found = torch.fmax(found, torch.where(plain, share, float("nan")))
     return found
