@@ -19,7 +19,7 @@ MOST_PARAMETERS = 8
 MOST_OUTPUTS = 3
 LEAST_ELEMENTS = 16
 SHIFTS = (1e-2, 2e-3, 1e-3, 5e-3)
-"""Step sizes, relative to the parameter's norm. Where a gradient seems reversed, the slopes of all must be the
+"""Step sizes, relative to the parameter's norm. Where a gradient seems reversed, all slopes must be the
 same at each: curvature, or a function with steps (a straight-through estimator), may seem so at one."""
 EXACT = (0.67, 1.5)
 """Range of the ratio of slope to gradient for a true derivative, given curvature and rounding."""
