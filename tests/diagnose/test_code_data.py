@@ -44,3 +44,7 @@ def test_a_rule_remarks_on_its_mistakes_and_not_on_what_looks_like_them(rule: An
     for text in cases["right"]:
         assert _remarks(text) == [], text
     assert len(cases["wrong"]) >= 3 and len(cases["right"]) >= 2
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert set(CASES) == {rule.name for rule in RULES}

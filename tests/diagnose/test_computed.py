@@ -37,6 +37,8 @@ def shown(text: str, **others: str) -> Value:
 @pytest.mark.parametrize("written", [
     "torch.softmax(x, 1)", "F.softmax(x, dim=1)", "x.softmax(dim=1)", "nn.Softmax(dim=1)(x)", "nn.Softmax(1)(x)",
     "(lambda z: F.softmax(z, 1))(x)", "partial(F.softmax, dim=1)(x)", "nn.Sequential(nn.Softmax(dim=1))(x)",
+    "torch.utils.checkpoint.checkpoint(nn.Softmax(1), x, use_reentrant=False)", "torch.jit.script(nn.Softmax(1))(x)",
+    "torch.utils.checkpoint.checkpoint_sequential(nn.Sequential(nn.Softmax(1)), 1, x)",
 ])
 def test_an_operation_has_one_name_however_it_is_written(written: str) -> None:
     value = shown(f"tool.show({written})")

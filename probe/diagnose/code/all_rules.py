@@ -26,6 +26,7 @@ from probe.diagnose.code.evaluation import (
     fitted_rules,
     held_out_rules,
     leaked_rules,
+    matching_rules,
     mean_rules,
     measure_rules,
     metric_rules,
@@ -80,12 +81,14 @@ from probe.diagnose.code.finders.evaluation import (
     tied_ranks,
     written_on,
 )
+from probe.diagnose.code.finders.followed import late_rewards, masked_totals, next_alone, pooled_rows
 from probe.diagnose.code.finders.graphs import (
     mirrored_pairs,
     own_connections,
     sampled_items,
 )
 from probe.diagnose.code.finders.images import (
+    absent_classes,
     averaged_classes,
     cut_boxes,
     drawn_codes,
@@ -146,6 +149,7 @@ from probe.diagnose.code.finders.pictures import (
     pasted,
     sounds,
 )
+from probe.diagnose.code.finders.rankings import class_axes, told_orders, unmasked_scores
 from probe.diagnose.code.finders.rows import (
     byte_differences,
     byte_ranges,
@@ -179,6 +183,7 @@ from probe.diagnose.code.finders.sequences import (
     rotations,
     same_words,
 )
+from probe.diagnose.code.finders.sizes import counted_twice, grids, means_and_pairs, turned_back
 from probe.diagnose.code.finders.training import (
     chosen_scores,
     explorations,
@@ -230,6 +235,7 @@ from probe.diagnose.code.formulas import (
     generative_rules,
     gradient_rules,
     image_rules,
+    language_rules,
     overlap_rules,
     picture_data_rules,
     picture_rules,
@@ -258,6 +264,7 @@ from probe.diagnose.code.loop import (
 from probe.diagnose.code.model import (
     attention_rules,
     axes,
+    coding_rules,
     initial_rules,
     layers,
     masks,
@@ -286,22 +293,22 @@ from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
     ends_left_out.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS, kept_best.FINDERS, kept_folds.FINDERS, resumed_parts.FINDERS,
-    all_pairs.FINDERS, another_order.FINDERS, class_orders.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
+    all_pairs.FINDERS, another_order.FINDERS, class_orders.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, turned_back.FINDERS, late_rewards.FINDERS, next_alone.FINDERS, masked_totals.FINDERS, pooled_rows.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, precision_curves.FINDERS, related_rows.FINDERS, sampler_weights.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
     preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, histories.FINDERS, kept_directions.FINDERS, last_scores.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
     best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, own_seeds.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, masks_of_padding.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, turned_views.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, kept_lists.FINDERS, unmasked_terms.FINDERS, same_order.FINDERS, frozen_layers.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, several_steps.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, averaged_classes.FINDERS, focal_weights.FINDERS,
+    distances_for_scores.FINDERS, steps_of_time.FINDERS, two_scales.FINDERS, masks_of_padding.FINDERS, fitted_before.FINDERS, cycles.FINDERS, own_state.FINDERS, own_noise.FINDERS, turned_views.FINDERS, lopsided_errors.FINDERS, other_sizes.FINDERS, unused_weights.FINDERS, kept_lists.FINDERS, unmasked_terms.FINDERS, same_order.FINDERS, frozen_layers.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, several_steps.FINDERS, kept_rows.FINDERS, own_connections.FINDERS, derived_by.FINDERS, risk_orders.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, grids.FINDERS, counted_twice.FINDERS, means_and_pairs.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, averaged_classes.FINDERS, absent_classes.FINDERS, told_orders.FINDERS, class_axes.FINDERS, unmasked_scores.FINDERS, focal_weights.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *machine_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
-    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *distance_rules.RULES, *gradient_rules.RULES,
-    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
+    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *language_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *distance_rules.RULES, *gradient_rules.RULES,
+    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *matching_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *fitted_rules.RULES,
-    *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
+    *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES, *coding_rules.RULES,
     *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES, *picture_rules.RULES, *picture_data_rules.RULES, *image_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES, *agent_rules.RULES,
 )

@@ -365,6 +365,43 @@ def _default_of(function: Function | None, parameter: ast.arg) -> ast.expr | Non
     return found.get(parameter)
 
 
+_RUN_BY_TORCH = ("forward", "step", "backward", "setup_context", "transform", "__call__")
+
+
+_PLAIN = ("no_grad", "inference_mode", "enable_grad", "staticmethod", "classmethod", "override", "compile")
+"""Decorators that register nothing."""
+_NO_LIBRARY = ("", "object", "abc", "ABC", "typing", "Protocol", "Generic")
+
+
+def may_be_run(program: Program, method: Function, of: ast.ClassDef) -> bool:
+    """Whether a method may run though no call names it: by a library that the class extends, by what a
+    decorator registers it with, by another name, or by one that is put together
+    (`getattr(callback, "on_" + event)`)."""
+    name = method.name
+    decorators = [one.func if isinstance(one, ast.Call) else one for one in method.decorator_list]
+    if (of.bases and name == "forward") or any(last_word(one) not in _PLAIN for one in decorators):
+        return True
+    beside = [part for one in of.body if not isinstance(one, Function) for part in ast.walk(one)]
+    if any(is_name(one, name) and isinstance(one.ctx, ast.Load) for one in beside):
+        return True  # `on_end = restore`
+    for base in (one for each in (of, *program.bases(of)) for one in each.bases):
+        library, dot, _ = (program.dotted(base) or "").partition(".")
+        known = library in _NO_LIBRARY or (not dot and library in program.classes)
+        if not known and (library != "torch" or name in _RUN_BY_TORCH):
+            return True
+    asked = [
+        one.args[min(1, len(one.args) - 1)] for one in program.calls()
+        if last_word(one.func) in ("getattr", "attrgetter", "methodcaller") and one.args
+    ]
+    if not any(not isinstance(one, ast.Constant) or one.value == name for one in asked):
+        return False
+    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)} - {""}
+    return name in words or any(
+        (word.endswith("_") and name.startswith(word)) or (word.startswith("_") and name.endswith(word))
+        for word in words
+    )
+
+
 def _computed(operation: ast.operator, left: float, right: float) -> float | None:
     if type(operation) in _OPERATIONS:
         return _OPERATIONS[type(operation)](left, right)

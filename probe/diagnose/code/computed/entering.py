@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import SEQUENCES, Containers
-from probe.diagnose.code.computed.frames import BUILTINS, Frame, defaults_of, given_to
+from probe.diagnose.code.computed.frames import BUILTINS, RECOMPUTED, Frame, defaults_of, given_to, sort_keys
 from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
 from probe.diagnose.code.computed.value import KEPT, Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
@@ -26,7 +26,7 @@ _COMMON = frozenset({
 _BASE = "@base"
 """What an object of the program keeps that its library base makes."""
 _DRAWS = ("random.sample", "random.choices", "itertools.islice", "itertools.cycle")
-_PASSED_ON = ("tqdm", "trange", "list", "tuple", "iter", "reversed", "sorted", "compile", "DataParallel", "DistributedDataParallel", "prepare")
+_PASSED_ON = ("tqdm", "trange", "list", "tuple", "iter", "reversed", "sorted", "compile", "DataParallel", "DistributedDataParallel", "prepare", "script")
 
 
 class Calls(Containers):
@@ -343,8 +343,8 @@ class Calls(Containers):
         """A call of a function or class of a library."""
         last = dotted.rpartition(".")[2]
         if dotted.startswith("builtins."):
-            found = self.builtin_call(last, args, named, node, frame)
-            if found is not None:
+            sort_keys(self, last, args, named, node, frame)
+            if (found := self.builtin_call(last, args, named, node, frame)) is not None:
                 return found
         like = {"collections.OrderedDict": "dict", "collections.defaultdict": "defaultdict", "dataclasses.asdict": "vars"}.get(dotted)
         if like is not None and (found := self.builtin_call(like, args, named, node, frame)) is not None:
@@ -357,10 +357,8 @@ class Calls(Containers):
             return self.new("@partial", args, node, named)
         if dotted in ("collections.namedtuple", "typing.NamedTuple") and len(args) > 1:
             return self.new("@fields", (), node, data=self._names(args[1]))
-        if dotted == "copy.copy" and args:
-            self.new(dotted, (args[0],), node)
         if dotted in ("copy.deepcopy", "copy.copy") and args:
-            return self.copied(args[0], node)
+            return self.copied(args[0] if dotted == "copy.deepcopy" else self.new(dotted, (args[0],), node).args[0], node)
         if last == "LambdaLR" and isinstance(factor := named.get("lr_lambda") or (args[1] if len(args) > 1 else None), Code):
             named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}
         if dotted in ("builtins.max", "builtins.min") and args and isinstance(key := named.get("key"), Code):
@@ -373,6 +371,8 @@ class Calls(Containers):
             return known[0]
         if dotted == "argparse.ArgumentParser":
             return self.new("@parser", (), node, data={})
+        if dotted in RECOMPUTED and len(args) > 1:
+            return self.call(self.new(dotted, args, node, named).args[0], args[RECOMPUTED[dotted]:], {}, node, frame)
         if dotted in SEQUENCES:
             return self.sequence(dotted, args, node)
         if dotted == "torch.nn.ModuleDict" and args and isinstance(args[0], Table):

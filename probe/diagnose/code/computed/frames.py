@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from probe.diagnose.code.computed.value import Value
+from probe.diagnose.code.computed.value import Code, Many, Value
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function, pairs_of, parameters
 
@@ -178,3 +178,14 @@ def whole_of(data: Value) -> Value:
     while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
         data = data.args[0]
     return data
+
+
+def sort_keys(run: Any, name: str, args: Sequence[Value], named: dict[str, Value], node: ast.Call, frame: Frame) -> None:
+    """Computes what a list is sorted by, of one of its parts: `sorted(beams, key=score)`."""
+    key, rows = named.get("key"), args[0] if args else None
+    if name == "sorted" and isinstance(key, Code) and isinstance(rows, Many) and rows.parts:
+        run.call(key, [rows.parts[-1]], {}, node, frame)
+
+
+RECOMPUTED = {"torch.utils.checkpoint.checkpoint": 1, "torch.utils.checkpoint.checkpoint_sequential": 2}
+"""What runs a layer or function that it is given, and after how many arguments the inputs of that begin."""

@@ -237,6 +237,8 @@ def same(one: Value, other: Value, depth: int = 12) -> bool:
         return False
     if one.op == "@constant":
         return bool(one.data == other.data and type(one.data) is type(other.data))
+    if one.op.startswith("torch.nn.") and one.op.rpartition(".")[2].startswith(_OWN_WEIGHTS):
+        return False
     if one.op in ("@input", "@library", "@object", "@function", "element", "dict"):
         return one.op == "@library" and one.data == other.data
     if isinstance(one, Many) and isinstance(other, Many):
@@ -248,6 +250,8 @@ def same(one: Value, other: Value, depth: int = 12) -> bool:
     )
 
 
+_OWN_WEIGHTS = ("Linear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Bilinear", "Transformer", "Multihead", "Parameter", "Lazy")
+"""Layers of which each one has weights of its own."""
 DRAWN = frozenset({
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "uniform", "bernoulli", "multinomial", "dropout", "sample",
     "rsample", "random", "shuffle", "permutation", "choice", "next",

@@ -65,7 +65,7 @@ def _by_frequency(program: Program) -> Iterator[Remark]:
         if name in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"):
             given = argument(call, "weight", 2 if name.islower() else 0)
             weight = _uncast(flow, next((made for one in sources(flow, given) if is_binary(made := _uncast(flow, one), ast.Div)), given))
-            if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not any(_counts(flow, one, whole=True) for one in _factors(weight.right)):
+            if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not _is_total(flow, weight.left) and not _has_counts(flow, weight.right):
                 yield Remark(weight, f"the weights {short(weight)} grow with the number of samples of a class")
         elif name in ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"):
             weight = _uncast(flow, argument(call, "pos_weight"))
@@ -73,9 +73,18 @@ def _by_frequency(program: Program) -> Iterator[Remark]:
                 yield Remark(weight, f"pos_weight is {short(weight)}, positives by negatives: the rarer positives are, the less they count")
 
 
-def _factors(node: ast.expr) -> list[ast.expr]:
-    """The factors of a product."""
-    return [*_factors(node.left), *_factors(node.right)] if is_binary(node, ast.Mult) else [node]
+def _is_total(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is the number of all samples: one for all classes."""
+    value = _uncast(flow, node)
+    return is_method(value, "sum") and not value.args and not value.keywords
+
+
+def _has_counts(flow: Flow, node: ast.AST, depth: int = 6) -> bool:
+    """Whether a divisor rises with the count of each class, also bounded from below: `np.maximum(counts, 1)`."""
+    value = _uncast(flow, node)
+    if value is None or not depth or is_method(value, "max", "sum", "mean", "min") or is_call(value, "len", "sum", "max") or is_binary(value, ast.Sub):
+        return False
+    return _counts(flow, value, whole=True) or any(_has_counts(flow, one, depth - 1) for one in ast.iter_child_nodes(value) if isinstance(one, ast.expr))
 
 
 def _drawn_by_frequency(flow: Flow) -> Iterator[Remark]:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from probe.diagnose.code.flow import DEPTH, Flow
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import KEPT, SHAPED, Value
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.syntax import (
     Function,
@@ -25,6 +27,7 @@ from probe.diagnose.code.syntax import (
     own,
     pairs_of,
     returned,
+    text_of,
 )
 
 SHAPES = (
@@ -271,3 +274,48 @@ def names_given(program: Program, call: ast.Call) -> list[str]:
     statement = program.statement(call)
     pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
     return [target.id for target, value in pairs if value is call and is_name(target)]
+
+
+KEYS = frozenset({
+    "unique", "lexsort", "argsort", "eq", "ne", "lt", "gt", "le", "ge", "isclose", "allclose", "array_equal",
+    "duplicated", "drop_duplicates", "nunique", "value_counts", "hash", "groupby", "isin", "searchsorted",
+    "intersect1d", "histogram", "print", "text", "len", "shape", "fit", "predict", "predict_proba", "score",
+    "decision_function",
+})
+"""Operations of whose result the numbers themselves are no part: rows are compared, ordered or counted by
+them, or another model (trees) is fitted to them."""
+_JOINED = frozenset({
+    *KEPT, *SHAPED, "column_stack", "hstack", "vstack", "cat", "concatenate", "c_", "r_", "round", "apply",
+    "map", "part", "add", "mul", "div", "sub",
+})
+
+
+def fills_no_input(program: Program, call: ast.Call, value: float) -> bool:
+    """Whether what a call fills in for missing values is no input of a network: rows are only told apart by
+    it, a loss leaves those targets out, or where it stands is kept beside it."""
+    func = call.func
+    filled = func.value if is_attribute(func, "fillna") else call.args[0] if call.args else None
+    of = text_of(filled) if filled is not None else ""
+    for one in program.calls():
+        told = next((word.value for word in one.keywords if word.arg == "ignore_index"), None)
+        if told is not None and flow_of(program).number(told) == value:
+            return True
+        asked: ast.expr | None = None
+        if is_method(one, "isna", "isnull", "notna", "notnull"):
+            asked = one.func.value
+        elif last_word(one.func) == "isnan" and one.args:
+            asked = one.args[0]
+        shown = isinstance(program.parent.get(one), (ast.Attribute, ast.Expr))
+        if asked is not None and of and text_of(asked) == of and not shown:
+            return True
+    computation = computation_of(program)
+    made = [one for one in computation.values if one.node is call and computation.users(one)]
+    return bool(made) and all(_only_keys(computation, one) for one in made)
+
+
+def _only_keys(computation: Computation, value: Value, depth: int = 8) -> bool:
+    """Whether all that is made of a value goes by way of comparing, ordering or counting."""
+    users = computation.users(value)
+    return bool(users) and depth > 0 and all(
+        one.op in KEYS or (one.op in _JOINED and _only_keys(computation, one, depth - 1)) for one in users
+    )

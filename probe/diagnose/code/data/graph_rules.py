@@ -11,6 +11,7 @@ from probe.diagnose.code.finders.graphs.messages import (
     softmax_over_all_edges,
     zeros_in_the_reduction,
 )
+from probe.diagnose.code.finders.graphs.other_ends import degree_of_the_other_end
 from probe.diagnose.code.finders.graphs.sampled_neighbours import (
     held_out_one_by_one,
     loss_of_the_neighbours,
@@ -269,3 +270,8 @@ RULES.add(
 
 
 FINDERS.add("held-out-edges-in-the-graph")(held_out_one_by_one)
+RULES.add(
+    "degree-of-the-other-end",
+    "what should be a mean is one of another weight: nodes that many edges lead to are far too large, and others too small",
+    "count the edges where they are added up: count.index_add_(0, dst, ones)",
+)(degree_of_the_other_end)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from probe.diagnose.code.data.data_flow import data_sets, loader_loops, loaders_of, trains
+from probe.diagnose.code.data.data_flow import data_sets, fills_no_input, loader_loops, loaders_of, trains
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -435,7 +435,7 @@ def _missing(program: Program) -> Iterator[Remark]:
             isinstance(one, ast.Compare) and any(flow.number(part) == value for part in (one.left, *one.comparators))
             for one in program.everywhere(ast.Compare)
         )
-        if not compared:
+        if not compared and not fills_no_input(program, call, value):
             yield Remark(call, f"{short(call)} puts {text} where a value is missing, and nothing takes it out again: to the network it is a number like the others")
 
 

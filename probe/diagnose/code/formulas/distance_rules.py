@@ -18,6 +18,14 @@ from probe.diagnose.code.finders.measured.steps_of_time import (
     popularity_added,
 )
 from probe.diagnose.code.finders.measured.unused_weights import importance_never_used
+from probe.diagnose.code.finders.sizes.energies import both_with_a_plus
+from probe.diagnose.code.finders.sizes.quantile_levels import levels_along_the_targets
+from probe.diagnose.code.finders.sizes.spread_axes import (
+    decayed_value_of_this_step,
+    summed_over_the_next,
+    weight_for_its_logarithm,
+    weights_without_their_sum,
+)
 from probe.diagnose.code.rule import Rules
 
 RULES = Rules("model")
@@ -103,3 +111,45 @@ RULES.add(
     "frequent items are pushed away twice over: rare ones are ranked above those that fit better",
     "take the logarithm of the frequency away: logits - log_q[items]",
 )(popularity_added)
+
+
+RULES.add(
+    "levels-along-the-targets",
+    "each prediction is pulled by all levels alike: no output is the quantile of its level, and intervals mean nothing",
+    "lay the levels along the predictions: tau.view(1, -1, 1)",
+)(levels_along_the_targets)
+
+
+RULES.add(
+    "energy-without-the-minus",
+    "no energy can move the places and the momenta so: what is learned is no conserved quantity, and its motions do not fit",
+    "dq = dH / dp, dp = -dH / dq",
+)(both_with_a_plus)
+
+
+RULES.add(
+    "summed-over-the-next",
+    "what was carried so far only adds a constant: the likelihood knows nothing of the order of the steps",
+    "sum over the axis of the states before: torch.logsumexp(alpha.unsqueeze(2) + table, dim=1)",
+)(summed_over_the_next)
+
+
+RULES.add(
+    "weight-for-its-logarithm",
+    "all parts count nearly alike, whatever their weights are: the mixture is no density, and its weights are not learned",
+    "add the logarithm: torch.logsumexp(F.log_softmax(logits, dim=1) + log_density, dim=1)",
+)(weight_for_its_logarithm)
+
+
+RULES.add(
+    "weights-without-their-sum",
+    "the loss falls without end as all weights grow: it is no likelihood, and what it reports is none",
+    "take log_softmax of them first: torch.logsumexp(F.log_softmax(logits, dim=1) + log_density, dim=1)",
+)(weights_without_their_sum)
+
+
+RULES.add(
+    "decayed-value-of-this-step",
+    "what stands where nothing was measured is a share of 0, as if it had been: the last measurement is never used",
+    "carry the last one on: last = torch.where(mask > 0, x, last), and let that decay",
+)(decayed_value_of_this_step)

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model
 from probe.diagnose.code.finders.axes.counted_places import one_place_counted
+from probe.diagnose.code.finders.followed.first_inputs import determinant_at_the_first_input
+from probe.diagnose.code.finders.followed.places_of_steps import place_for_step
+from probe.diagnose.code.finders.followed.predicted_noise import prediction_read_as_another
 from probe.diagnose.code.finders.images.scores_of_noise import moved_towards_the_noise
 from probe.diagnose.code.finders.images.steps_of_schedules import sampled_by_another_schedule
 from probe.diagnose.code.finders.objectives.densities_and_guidance import (
@@ -17,8 +20,10 @@ from probe.diagnose.code.finders.objectives.densities_and_guidance import (
 from probe.diagnose.code.finders.objectives.log_determinants import (
     of_the_last_layer,
     of_the_wrong_sign,
+    of_what_is_thrown_away,
     summed_over_the_batch,
 )
+from probe.diagnose.code.finders.sizes.grids import ends_not_reached, even_steps_on_an_uneven_grid
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
 from probe.diagnose.code.model.modules import commented
@@ -319,6 +324,21 @@ RULES.add(
     "add them up: log_det = log_det + log_scale.sum(dim=1)",
 )(of_the_last_layer)
 RULES.add(
+    "determinant-at-the-first-input",
+    "what is added up says how each layer would stretch the first sample, and not what it was given: the likelihood is none",
+    "ask each layer about its own input: log_det = log_det + layer.log_det(z); z = layer(z)",
+)(determinant_at_the_first_input)
+RULES.add(
+    "determinant-of-what-is-thrown-away",
+    "samples are never stretched, and the likelihood grows as if they were: the loss falls without bound, and nothing is learned of the data",
+    "return what was multiplied: torch.cat([first, second * torch.exp(log_s) + shift], 1)",
+)(of_what_is_thrown_away)
+RULES.add(
+    "place-for-step",
+    "the network is told of another amount of noise than there is: it removes too little or too much of it",
+    "give the network the step itself: model(x, steps[i])",
+)(place_for_step)
+RULES.add(
     "determinant-of-the-wrong-sign",
     "the loss falls without end as samples are squeezed to the middle of the base density: what is learned is no likelihood",
     "add the logarithm of what a sample is multiplied by on its way to the base density: log_prob(z) + log_scale.sum(dim=1)",
@@ -347,3 +367,18 @@ RULES.add(
     "samples go away from the data with each step: what is drawn is noise, and grows",
     "teach the score: target = -noise / sigma",
 )(moved_towards_the_noise)
+RULES.add(
+    "even-steps-on-an-uneven-grid",
+    "all steps together go past the data, or stop short of them, and each velocity is that of another time than the sample has reached",
+    "go by the distance of the times: x = x + (times[i + 1] - times[i]) * model(x, times[i])",
+)(even_steps_on_an_uneven_grid)
+RULES.add(
+    "end-never-reached",
+    "samples are begun with another amount of noise than was meant, or keep some of it at the end",
+    "raise both ends to one power, and undo it: (a ** (1 / rho) + t * (b ** (1 / rho) - a ** (1 / rho))) ** rho; high * (low / high) ** t",
+)(ends_not_reached)
+RULES.add(
+    "prediction-read-as-another",
+    "what is drawn is no sample, however well the network has learned: what it says is turned into something else at each step",
+    "train and draw by one of them: compare with the noise, and take x0 = (x - sigma * noise) / alpha; or compare with alpha * noise - sigma * x0, and take x0 = alpha * x - sigma * v",
+)(prediction_read_as_another)

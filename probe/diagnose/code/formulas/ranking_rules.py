@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, unshaped
 from probe.diagnose.code.finders.objectives.chosen_by_numbers import chosen_by_numbers
-from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_out_of_order
+from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_of_the_events, risk_sets_out_of_order
 from probe.diagnose.code.finders.objects.pairwise_ranks import gains_from_the_worst, pairs_ranked_backwards
 from probe.diagnose.code.finders.runs.judges import judge_of_one_answer
 from probe.diagnose.code.flow import Flow, flow_of
@@ -313,6 +313,11 @@ RULES.add(
     "an event is not compared with those who were still at risk when it happened: the scores are learned backwards, or of chance",
     "sort each batch from the longest time to the shortest: order = torch.argsort(time, descending=True)",
 )(risk_sets_out_of_order)
+RULES.add(
+    "risk-set-of-the-events",
+    "who lived on without an event is compared with nobody: the scores are those among the events alone, and too high for what goes with a cut-off",
+    "sum over all whose time is not over yet, with or without an event, and count the events outside of the logarithm",
+)(risk_sets_of_the_events)
 RULES.add(
     "numbers-for-a-mask", "two rows of each batch stand for all that were to count", "index by a mask: x[status.bool()], or multiply by it",
 )(chosen_by_numbers)

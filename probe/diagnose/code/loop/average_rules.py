@@ -248,6 +248,11 @@ def _best_alias(program: Program) -> Iterator[Remark]:
             made = flow.made(of)
             if made is not None and any(made in ast.walk(loop) for loop in loops):
                 continue
+            inside = [part for loop in loops for part in ast.walk(loop) if isinstance(part, ast.Call)]
+            around = {*loops, *(made_in for call in inside if (made_in := program.local_function(call)) is not None)}
+            anew = [one.value for one in flow.bound.get(of, []) if one.how == "assign" and isinstance(one.value, ast.Call) and around & {*program.parents(one.value)}]
+            if any(text_of(value) not in {text_of(part) for part in ast.walk(one)} for one in anew):
+                continue  # What a function makes in each pass.
             outer = loops[-1]
             later = [one for one in flow.reads.get(key, []) if one not in ast.walk(outer) and getattr(one, "lineno", 0) > node.lineno]
             if later and any(trains(program, loop) for loop in loops) and not any(one.how == "for" for one in flow.bound.get(of, [])):

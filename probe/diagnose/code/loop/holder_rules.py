@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.data.data_flow import trains
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import Flow, flow_of, may_be_run
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.call_order_rules import bodies, is_part
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -463,11 +463,11 @@ def _average_never(program: Program) -> Iterator[Remark]:
             continue
         methods = [one for one in of.body if isinstance(one, Function) and not one.name.startswith("__")]
         for method in methods:
-            if _averages(flow, method) and not flow.attributes.get(method.name, 0) and not (of.bases and method.name == "forward"):
+            if _averages(flow, method) and not flow.attributes.get(method.name, 0) and not may_be_run(program, method, of):
                 yield Remark(made_of[0], f"{short(made_of[0])} keeps an average that {method.name}() moves, and nothing calls {method.name}(): it stays what it was at the start")
         for puts in methods:
             for takes in methods:
-                if takes is not puts and not flow.attributes.get(takes.name, 0) and (store := _put_back(puts, takes)) is not None:
+                if takes is not puts and not flow.attributes.get(takes.name, 0) and not may_be_run(program, takes, of) and (store := _put_back(puts, takes)) is not None:
                     for call in program.calls():
                         loops = flow.loops(call) if is_method(call, puts.name) and program.local_function(call) is puts else []
                         if any(trains(program, one) for one in loops):

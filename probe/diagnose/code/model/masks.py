@@ -38,6 +38,8 @@ _MASKS = ("mask", "causal", "future", "bias", "inf", "allowed", "visible")
 _FILLED = ("torch.ones", "numpy.ones", "torch.full", "numpy.full")
 LEAST_FILL = -20.0
 """A score that is filled with more than this keeps a share of the softmax that matters: exp(-20) is 2e-9."""
+IGNORED = -100
+"""What labels are filled with where nothing is asked for."""
 
 
 def _triangle(program: Program, flow: Flow, node: ast.AST, depth: int = 16) -> tuple[int, bool] | None:
@@ -150,7 +152,8 @@ def _masks(program: Program) -> Iterator[Remark]:
                     call,
                     f"{short(call)} hides the past and shows the future: the mask marks what may be seen",
                 )
-            if number is not None and number < LEAST_FILL and _are_words(flow, call.args[0]):
+            filled = number is not None and number < LEAST_FILL
+            if filled and number != IGNORED and _are_words(flow, call.args[0]):
                 yield Remark(
                     call, f"{short(call)} hides the words and shows the padding: {short(call.args[0])} is "
                     "true where a position is within its length"

@@ -32,8 +32,10 @@ from probe.diagnose.code.finders.agents.stored_arrays import (
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
 from probe.diagnose.code.finders.followed.cut_actions import log_prob_of_the_cut
 from probe.diagnose.code.finders.followed.lowered_goals import goal_never_lowered
+from probe.diagnose.code.finders.followed.next_alone import next_state_alone_scaled, window_across_episodes
 from probe.diagnose.code.finders.followed.priorities import error_with_its_sign
 from probe.diagnose.code.finders.followed.two_copies import two_copies_of_one
+from probe.diagnose.code.finders.sizes.quantile_levels import best_of_each_quantile
 from probe.diagnose.code.finders.weights.shares_of_others import others_divided_by_all
 from probe.diagnose.code.finders.words.after_the_end import words_behind_the_end
 from probe.diagnose.code.rule import Finders, Rules
@@ -90,6 +92,21 @@ RULES.add(
 )(mass_lost_between)
 
 
+RULES.add(
+    "best-of-each-quantile",
+    "the target is better than any action: values grow, the more the outcomes of the actions differ",
+    "take the action whose mean is the largest, and all quantiles of that one",
+)(best_of_each_quantile)
+RULES.add(
+    "next-state-alone-scaled",
+    "what follows is judged in another unit than the states that are learned: the network has never been told of such states",
+    "scale both by the same numbers, or neither: (next_states - states.mean(0)) / states.std(0)",
+)(next_state_alone_scaled)
+RULES.add(
+    "window-across-episodes",
+    "the last steps of an episode are credited with the first ones of the next, and led to a state of it",
+    "empty the window where an episode begins: window.clear()",
+)(window_across_episodes)
 RULES.add(
     "smaller-error-of-two",
     "values run away from the old ones, which the bound should keep them near to",

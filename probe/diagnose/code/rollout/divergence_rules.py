@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import sources
 from probe.diagnose.code.finders.losses.reductions import prior_first
+from probe.diagnose.code.finders.objects.latent_terms import logarithm_counted_half
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.signs import is_kl
@@ -195,6 +196,11 @@ def _inside(program: Program, node: ast.AST) -> ast.AST:
     return results[0] if len(results) == 1 else node
 
 
+RULES.add(
+    "logarithm-counted-half",
+    "the divergence is smallest at another spread than that of the prior: codes are narrower or wider than what samples are drawn from",
+    "0.5 * (mu ** 2 + sigma ** 2 - 2 * log(sigma) - 1)",
+)(logarithm_counted_half)
 RULES.add(
     "prior-before-posterior",
     "the code is spread over all that the fixed distribution covers, and the bound is no bound: samples and reconstructions stay poor",

@@ -15,6 +15,7 @@ from probe.diagnose.code.finders.sequences.policies_of_words import (
     standardized_with_padding,
 )
 from probe.diagnose.code.finders.sequences.preferences import groups_of_other_rows, preference_reversed
+from probe.diagnose.code.finders.sizes.first_statistics import statistics_of_the_first
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.loop.step_calls import events_of, optimized
@@ -291,6 +292,11 @@ RULES.add(
     "the model learns to give the answers that were turned down",
     "raise the chosen one: -logsigmoid(chosen - rejected)",
 )(preference_reversed)
+RULES.add(
+    "statistics-of-the-first",
+    "an answer counts as good or bad by how another group did: most advantages are of one sign, or far too large",
+    "take the mean and the deviation of each group, or of all together: rewards.view(-1, n).mean(dim=1, keepdim=True)",
+)(statistics_of_the_first)
 RULES.add(
     "groups-of-other-rows",
     "an answer is compared with those to other questions: what is learned is which question is easy",

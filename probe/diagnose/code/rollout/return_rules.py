@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.followed.unfilled_sums import returns_before_advantages
 from probe.diagnose.code.finders.losses.shifted_ends import end_of_another_step
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
@@ -394,3 +395,8 @@ RULES.add(
     "the last step of an episode takes the value of the state that the next one begins in, and what ended the episode never reaches the steps before",
     "read the end of the same step as the reward, 1 - dones[t]; or keep the end before the step, as what the state begins with",
 )(end_of_another_step)
+RULES.add(
+    "returns-before-advantages",
+    "the values are learned towards themselves: no reward ever reaches them",
+    "add up the advantages first: returns = advantages + values, after the loop that fills them",
+)(returns_before_advantages)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Instance, Many, Value, constant, origins
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, alternatives, constant, origins
 from probe.diagnose.code.traits.updates import plain
 
 CUTS = frozenset({
@@ -98,11 +98,12 @@ def cut_in(value: Value) -> Value | None:
 
 def layers_of(module: Value, depth: int = 6) -> list[Value]:
     """A module and the layers that it is made of."""
-    inner = [one for one in module.args if one.op.startswith("torch.nn.")] if module.op.startswith("torch.nn.") else []
+    given: Iterable[Value] = module.args if module.op.startswith("torch.nn.") else ()
     if isinstance(module, Instance):
-        inner = [one for one in module.attributes.values() if one.op.startswith("torch.nn.") or isinstance(one, (Instance, Many))]
-    elif isinstance(module, Many):
-        inner = module.parts
+        given = module.attributes.values()
+    elif isinstance(module, (Many, Table)):
+        given = module.made_of()
+    inner = [each for one in given for each in alternatives(one) if each.op.startswith("torch.nn.") or isinstance(each, (Instance, Many, Table))]
     return [module, *(each for one in inner if depth for each in layers_of(one, depth - 1))]
 
 

@@ -162,6 +162,12 @@ def last(value: Value, depth: int = 40) -> int | None:
         return 1 if number(value.argument("dim", 1)) in (-1, (rank(args[0], depth - 1) or 0) - 1) else None
     if op == "gather":
         return inner(args[-1])
+    if op == "part" and args[0].op == "chunk" and len(args[0].args) > 1 and isinstance(constant(args[1]), int):
+        size, by, at = inner(args[0].args[0]), number(args[0].args[1]), number(args[0].argument("dim", 2))
+        whole = rank(args[0].args[0], depth - 1)
+        if at not in (-1, None if whole is None else whole - 1):
+            return size if at is not None and whole is not None else None
+        return int(size // by) if size is not None and by and size % by == 0 else None
     if op == "part" and (isinstance(constant(args[1]), int) or args[1].op in ("index", "slice") or rank(args[1], depth - 1) == 1) and (at_least(args[0], depth - 1)) > 1:
         return inner(args[0])
     return None
@@ -201,7 +207,21 @@ def grows_with(value: Value, batch: Value) -> bool:
 
 def view_sizes(value: Value) -> list[Value]:
     """The sizes that a view or reshape is given, one by one or as a tuple."""
-    return [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+    return [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else _spread(given) if given.op == "star" else [given])]
+
+
+def _spread(given: Value) -> list[Value]:
+    """The sizes of `*x.shape[:-1]`, where it is known how many there are."""
+    shape = given.args[0]
+    cut = shape.args[1] if shape.op == "part" and len(shape.args) == 2 and shape.args[1].op == "slice" else None
+    if cut is None or shape.args[0].op not in ("shape", "size") or len(shape.args[0].args) != 1:
+        return [given]
+    whole = rank(shape.args[0].args[0])
+    ends = [None if is_none(one) else number(one) for one in cut.args]
+    if whole is None or any(number(one) is None and not is_none(one) for one in cut.args):
+        return [given]
+    places = range(whole)[slice(*(None if one is None else int(one) for one in ends))]
+    return [Value("part", (shape.args[0], Value("@constant", node=given.node, where=given.where, data=place)), node=given.node, where=given.where) for place in places]
 
 
 def _drawn_size(value: Value) -> list[Value] | None:

@@ -117,11 +117,18 @@ def is_unsteady(layer: Value) -> bool:
     return word.startswith(_UNSTEADY)
 
 
+_MEASURES = frozenset({
+    "size", "shape", "len", "numel", "ndim", "dim", "in_features", "out_features", "num_features", "in_channels", "out_channels", "input_size",
+    "hidden_size", "embedding_dim", "num_embeddings", "embed_dim", "num_heads", "num_layers", "kernel_size", "stride", "padding",
+})
+"""What gives numbers of a layer or tensor: what is made by them is not made of it."""
+
+
 def _core(value: Value) -> Value:
     """A layer or parameter without what was done on it in place."""
     at = value
     for _ in range(8):
-        if _is_part(at) or not at.args:
+        if _is_part(at) or not at.args or at.op in _MEASURES:
             break
         at = at.args[0]
     return at if _is_part(at) else value

@@ -73,6 +73,8 @@ def contents(computation: Computation, value: Value) -> Iterator[Value]:
             more = list(at.args)
         elif at.op == "set_item":
             more = [at.args[0], at.args[2]]
+        elif at.op == "append" and len(at.args) == 2 and not isinstance(at.args[0], Many):
+            more = list(at.args[:1])  # np.append: what stands behind is one value more
         elif at.op in _BLOCKS:
             more = [one.args[2] for one in written(computation, at)]
         for one in more:

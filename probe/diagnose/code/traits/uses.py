@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Value, is_none, origins, same
+from probe.diagnose.code.computed.value import Value, bare, is_none, origins, same
+from probe.diagnose.code.traits.numberings import contents
 from probe.diagnose.code.traits.updates import optimizer_of
 
 
@@ -51,3 +52,9 @@ def asked_again(computation: Computation, value: Value, inputs: list[Value]) -> 
     steps = [one.where.loops for one in computation.of("step") if optimizer_of(one) is not None and (one.number < value.number or one.where.loops[:1] == value.where.loops[:1] != ())]
     loops = value.where.loops
     return not steps or (bool(loops) and not any(one[: len(loops)] == loops for one in steps) and not any(loops[-1] in one.where.loops for one in inputs if one.op in ("index", "element", "rows", "count")))
+
+
+def holds_outputs(computation: Computation, value: Value) -> bool:
+    """Whether a value is read from an array or a list that what a network says was put into, as it is: `values[t + 1]`."""
+    inner = bare(value)
+    return inner.op in ("part", "either", "element") and any(bare(one).op == "run" for one in contents(computation, inner))

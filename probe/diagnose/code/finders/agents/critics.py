@@ -78,7 +78,7 @@ def mass_lost_between(program: Program) -> Iterator[Remark]:
         if any(len(one.args) == 2 and bare(one.args[0]).op == "ceil" and bare(one.args[1]).op == "floor" for one in computation.of("sub")):
             continue
         shares = [_multiplied(computation, one) for one in (above, below)]
-        if all(shares) and not any(one.where.maybe for one in (above, below)):
+        if all(shares) and not any(part is place for one in (above, below) for test, _ in one.where.under for part in origins(test)):
             yield Remark(above.node, f"{short(above.node)} and {short(below.node)} (line {below.line}) are both 0 where {short(place.node)} is a whole number: what is multiplied by them is lost there")
             return
 

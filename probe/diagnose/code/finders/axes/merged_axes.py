@@ -45,7 +45,7 @@ def _joins_the_last(value: Value) -> bool:
     sizes = view_sizes(value)
     if len(sizes) == 1:
         return sizes[0].op == "shape" and rank(sizes[0].args[0]) in (3, None)
-    return len(sizes) == 3 and number(sizes[2]) not in (1, None) and number(sizes[1]) in (-1, None) and number(sizes[0]) in (None,)
+    return len(sizes) == 3 and not any(one.op == "star" for one in sizes) and number(sizes[2]) not in (1, None) and number(sizes[1]) in (-1, None) and number(sizes[0]) in (None,)
 
 
 def _axes(value: Value, depth: int = 40) -> list[_Axis] | None:

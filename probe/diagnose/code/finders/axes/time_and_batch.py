@@ -36,7 +36,7 @@ def batch_for_time(program: Program) -> Iterator[Remark]:
     rows; or the half of a bidirectional layer is read that has read one element there."""
     computation = computation_of(program)
     said: set[ast.AST] = set()
-    for value in computation.of("part", "select", "view", "reshape", *_MEANS):
+    for value in computation.of("part", "select", "view", "reshape", "gather", *_MEANS):
         found = next(_remarks(computation, value), None) if value.args and value.node not in said else None
         if found is not None:
             said.add(value.node)
@@ -52,12 +52,48 @@ def _remarks(computation: Computation, value: Value) -> Iterator[Remark]:
         yield Remark(value.node, f"{short(value.node)} averages over the batch and not over the positions: {read.called()}")
     if read is not None and taken == 1 - read.batch and _is_both(read.layer) and not _is_cut(computation, value):
         yield Remark(value.node, f"{short(value.node)} takes the last position of a bidirectional {read.layer.op.removeprefix('torch.nn.')}: its backward half has read one element there")
+    layer = _last_of_each(value)
+    if layer is not None and not _halves(computation, value):
+        yield Remark(value.node, f"{short(value.node)} takes the last position of each text from a bidirectional {layer.op.removeprefix('torch.nn.')}: its backward half has read one element there")
     layer = _state(whole)
     if layer is not None and taken == 0 and _is_both(layer) and all(last_taken(one)[1] == 0 for one in computation.users(whole) if one.op in ("part", "select", "view", "reshape", "cat")):
         yield Remark(value.node, f"{short(value.node)} is the backward half of the bidirectional {layer.op.removeprefix('torch.nn.')} alone")
     layer = _state(value.args[0]) if value.op in ("view", "reshape") else None
     if layer is not None and len(_sizes(value)) == 2 and (number(layer.argument("num_layers", 2)) or 1) * (2 if _is_both(layer) else 1) > 1:
         yield Remark(value.node, f"{short(value.node)} cuts the {layer.op.removeprefix('torch.nn.')}'s state (layers, batch, width) into rows that mix the samples of a batch")
+
+
+def _last_of_each(value: Value) -> Value | None:
+    """The bidirectional layer from whose output the place `length - 1` of each sample is taken."""
+    index = value.args[-1] if value.op == "gather" and len(value.args) > 2 else value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    if isinstance(index, Many):
+        index = next((one for one in index.parts if bare(one, "expand").op == "sub"), None)
+    index = bare(index, "expand", "repeat", "expand_as") if index is not None else None
+    if index is None or index.op != "sub" or len(index.args) != 2 or number(index.args[1]) != 1 or number(index.args[0]) is not None:
+        return None
+    whole = value.args[0]
+    for _ in range(8):
+        if whole.op == "part" and len(whole.args) == 2 and constant(whole.args[1]) == 0:
+            whole = whole.args[0]
+        elif whole.op == "run" and len(whole.args) > 1 and whole.args[0].op in _BY_PLACE:
+            whole = whole.args[1]
+        elif whole.args and (whole.op in _KEPT or whole.op.endswith("pad_packed_sequence")):
+            whole = whole.args[0]
+    found = whole.args[0] if whole.op == "run" and whole.args[0].op in RECURRENT else None
+    return found if found is not None and _is_both(found) else None
+
+
+def _halves(computation: Computation, value: Value) -> bool:
+    """Whether a part of the features is taken of a value: the forward half, or each half in its turn."""
+    waiting, seen = [value], {id(value)}
+    while waiting and len(seen) < 20:
+        for user in computation.users(waiting.pop()):
+            if user.op in ("chunk", "split", "narrow", "unbind") or (user.op == "part" and isinstance(user.args[1], (Many,)) and not all(takes_all(one) or one.op == "ellipsis" for one in user.args[1].parts[1:])):
+                return True
+            if user.op in ("squeeze", "dropout", "view", "reshape", "part") and id(user) not in seen:
+                seen.add(id(user))
+                waiting.append(user)
+    return False
 
 
 def _sizes(value: Value) -> list[Value]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.finders.sizes.turned_back import turned_place
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -27,7 +28,7 @@ def _mixes(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
         sizes = view_sizes(value)
-        places = [place for one in sizes if (place := _place(one, value.args[0])) is not None]
+        places = [place for one in sizes if (place := _place(one, value.args[0])) is not None or (place := turned_place(one, value.args[0])) is not None]
         if len(places) > 1 and places != sorted(places) and value.node not in said and len(set(places)) == len(places):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} gives {short(bare(value.args[0]).node)} its own sizes in another order: it counts its numbers anew, and turns no axis")

@@ -39,9 +39,9 @@ class Roles:
         known = networks(computation)
         losses = [(value, loss) for value, loss in backwards(computation) if not value.where.no_grad]
         self.in_losses = {id(one) for _, loss in losses for one in origins(loss)}
-        self.trained = _rows_of((loss for _, loss in losses), (over for value, _ in losses for over in self._loops_of(value)))
+        self.trained = rows_under((loss for _, loss in losses), (over for value, _ in losses for over in self._loops_of(value)))
         self.looked = [one for one in computation.of("run") if one.where.no_grad and id(one) not in self.in_losses and is_run_of_network(one, known)]
-        self.held = _rows_of(self.looked, (over for value in self.looked for over in self._loops_of(value)))
+        self.held = rows_under(self.looked, (over for value in self.looked for over in self._loops_of(value)))
 
     def _loops_of(self, value: Value) -> Iterator[Value]:
         """What the loops around a value go over."""
@@ -50,7 +50,7 @@ class Roles:
             yield from found[-1:]
 
 
-def _rows_of(values: Iterable[Value], gone_over: Iterable[Value]) -> set[int]:
+def rows_under(values: Iterable[Value], gone_over: Iterable[Value]) -> set[int]:
     """The rows that values are made of, and those that loops go over, also by way of the attributes of objects; not those
     that only a mean or a deviation of the inputs is taken of."""
     waiting = [*((value, False) for value in values), *((value, True) for value in gone_over)]

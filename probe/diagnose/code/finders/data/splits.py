@@ -20,6 +20,7 @@ from probe.diagnose.code.computed.value import (
     same,
     takes_all,
 )
+from probe.diagnose.code.data.data_flow import KEYS
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.finders.rows.sampler_weights import lists_in
 from probe.diagnose.code.program import Program
@@ -175,7 +176,7 @@ def _target_in_feature(program: Program) -> Iterator[Remark]:
 def _as_number(program: Program) -> Iterator[Remark]:
     """A far number stands where a value is missing, and nothing says that it does."""
     computation = computation_of(program)
-    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss, KEYS)}
     said: set[ast.AST] = set()
     for value in computation.of("where", "masked_fill", "nan_to_num"):
         if not value.args or id(value) not in learned or value.node in said:
@@ -370,6 +371,9 @@ def _order_of(value: Value) -> Value | None:
         index = bare(value.args[2])
     else:
         return None
+    sorts = index.args[0] if index.op == "part" and index.args else index
+    if sorts.op in ("sort", "argsort") and sorts.args and bare(sorts.args[0], "part").op in ("sort", "argsort"):
+        return None  # the order of an order leads back
     if index.op in _ORDERS:
         return index
     return index if index.op == "part" and index.args[0].op == "sort" and constant(index.args[1]) == 1 and constant(index.args[0].named.get("dim")) is None else None

@@ -43,6 +43,8 @@ def _key(best: Value) -> str | None:
     if isinstance(key, Code):
         body = key.function.body if isinstance(key.function, ast.Lambda) else None
         found = body.slice.value if isinstance(body, ast.Subscript) and isinstance(body.value, ast.Name) and isinstance(body.slice, ast.Constant) else None
+    elif key.op == "part" and key.args[0].op == "element":  # of a row, where the key was followed
+        found = constant(key.args[1])
     else:
         found = constant(key.args[0]) if key.op.endswith("itemgetter") and len(key.args) == 1 else None
     return found if isinstance(found, str) else None

@@ -31,9 +31,14 @@ def _over_ignored(program: Program) -> Iterator[Remark]:
             return
     for value in computation.of("mean"):
         compared = bare(value.args[0]) if value.args and len(value.args) == 1 and not value.named else value
-        if compared.op == "eq" and len(compared.args) == 2 and _is_answer(compared) and any(filled_up(computation, one) is not None for one in compared.args):
+        if compared.op == "eq" and len(compared.args) == 2 and _is_answer(compared) and not all(map(_is_picked, compared.args)) and any(filled_up(computation, one) is not None for one in compared.args):
             yield Remark(value.node, f"{short(value.node)} counts all places, also those of the padding, which the loss leaves out")
             return
+
+
+def _is_picked(side: Value) -> bool:
+    """Whether only the places that a mask is true at are compared."""
+    return side.op == "part" and len(side.args) == 2 and bare(side.args[1]).op in ("ne", "eq", "gt", "ge", "lt", "le", "bool", "invert", "and")
 
 
 def _leaves_out(computation: Computation) -> bool:

@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import Value, bare, constant, is_none, n
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import complement_of, computed_by_none
 
 _PLACES = ("argsort", "sort", "topk", "indices", "argmax", "argmin", "randperm", "permutation", "multinomial")
 _COUNTED = ("@constant", "slice", "arange", "index", "count", "range", "len", "add", "sub")
@@ -70,17 +71,35 @@ def seen_set_to_zero(program: Program) -> Iterator[Remark]:
     """Scores of items that are to be left out are set to 0, and the scores of others can be below 0."""
     computation = computation_of(program)
     for top in computation.of("topk", "argsort", "sort"):
-        if not top.args or (top.op != "topk" and constant(top.argument("descending")) is not True) or constant(top.argument("largest")) is False:
+        if not top.args or constant(top.argument("largest")) is False:
             continue
-        scores = bare(top.args[0], shapes=False)
-        if scores.op not in ("set_item", "masked_fill") or len(scores.args) != 3 or number(scores.args[2]) != 0:
-            continue
-        under = bare(scores.args[0])
-        while under.op == "part":
-            under = bare(under.args[0])
-        if _is_unbounded(under) and not _is_place(scores.args[1]) and not _is_diagonal(scores.args[1]):
+        ranked = bare(top.args[0], shapes=False)
+        falls = constant(top.argument("descending")) is True
+        if top.op != "topk" and falls is (ranked.op == "neg"):
+            continue  # the lowest come first
+        scores = bare(ranked.args[0], shapes=False) if ranked.op == "neg" and top.op != "topk" else ranked
+        found = _zeroed(scores)
+        under = bare(found[0], "part", "t", "T") if found is not None else scores
+        if found is not None and _is_unbounded(under) and not _is_place(found[1]) and not _is_diagonal(found[1]):
             yield Remark(scores.node, f"{short(scores.node)} sets scores to 0, and {short(under.node)} (line {under.line}) can be below 0: what is to be left out comes before all items of a score below 0 in {short(top.node)} (line {top.line})")
             return
+
+
+def _zeroed(scores: Value) -> tuple[Value, Value] | None:
+    """Scores of which some are set to 0, or multiplied by 0 and 1, and what says which."""
+    if scores.op in ("set_item", "masked_fill") and len(scores.args) == 3 and number(scores.args[2]) == 0:
+        return scores.args[0], scores.args[1]
+    if scores.op == "where" and len(scores.args) == 3:
+        zero = [number(one) == 0 or bare(one).op in ("zeros_like", "zeros") for one in scores.args]
+        return (scores.args[2 if zero[1] else 1], scores.args[0]) if zero[1] is not zero[2] else None
+    for one, mask in (scores.args, scores.args[::-1]) if scores.op == "mul" and len(scores.args) == 2 else ():
+        asked = bare(mask)
+        inner = complement_of(asked) if asked.op == "sub" else None
+        asked = bare(inner) if inner is not None else asked
+        is_mask = inner is not None or asked.op in ("invert", "logical_not", "eq", "ne", "lt", "gt", "le", "ge")
+        if is_mask and computed_by_none(asked):
+            return one, mask
+    return None
 
 
 def _is_unbounded(value: Value) -> bool:
@@ -90,8 +109,13 @@ def _is_unbounded(value: Value) -> bool:
     if value.op not in ("matmul", "einsum") and not (value.op == "sum" and value.args and bare(value.args[0]).op == "mul"):
         return False
     inside = list(origins(value, ("run",)))
-    limited = any(one.op in ("normalize", "norm", "relu", "sigmoid", "softmax", "softplus", "exp", "abs") for one in inside)
-    return not limited and any(one.op == "weight" or (one.op == "run" and one.args[0].op in ("torch.nn.Embedding", "torch.nn.Linear")) for one in inside)
+    limited = any(one.op in ("normalize", "norm", "relu", "sigmoid", "softmax", "softplus", "exp", "abs") and _is_learned(one) for one in inside)
+    return not limited and any(one.op in ("weight", "torch.nn.Parameter") or (one.op == "run" and one.args[0].op in ("torch.nn.Embedding", "torch.nn.Linear")) for one in inside)
+
+
+def _is_learned(value: Value) -> bool:
+    """Whether weights are in a value, and it is not only data."""
+    return any(one.op in ("run", "weight", "torch.nn.Parameter") for one in origins(value))
 
 
 def _is_place(index: Value) -> bool:

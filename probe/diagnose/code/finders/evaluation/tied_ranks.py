@@ -103,6 +103,8 @@ def _rounded(value: Value, depth: int = 16) -> Value | None:
     value = bare(value, *_PASSED)
     if depth == 0:
         return None
+    if value.op == "where" and len(value.args) == 3 and all(number(one) is not None for one in value.args[1:]):
+        return value
     if value.op in _ROUNDED:
         if value.op == "round" and (len(value.args) > 1 or value.named):
             return None

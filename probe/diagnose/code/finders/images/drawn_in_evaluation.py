@@ -27,7 +27,7 @@ def _changed_in_forward(program: Program) -> Iterator[Remark]:
     asked = any(word in source.text for source in program.sources for word in ("self.training", ".training:", "is_training", "if train", "augment="))
     for value in computation.of(*_JUDGED) if moved and not asked else ():
         found = next((one for one in origins(value) if any(one is each for each in moved)), None) if value.where.no_grad else None
-        if found is not None and found.node in learned and any(user.op in ("eq", "ne", "and") for user in computation.users(value)):
+        if found is not None and found.node in learned and any(user.op in ("eq", "ne", "and") and not _asks_for_it(user, value, found) for user in computation.users(value)):
             yield Remark(found.node, f"{short(found.node)} changes the input by chance in each forward, also in that whose result {short(value.node)} (line {value.line}) judges")
             return
 
@@ -49,6 +49,12 @@ def _turned_in_a_helper(program: Program) -> Iterator[Remark]:
             return
 
 
+def _asks_for_it(compared: Value, value: Value, changed: Value) -> bool:
+    """Whether what a result is compared with is made of the same draw: where words are hidden, and asked for."""
+    drawn = {id(one) for part in changed.args[1:] for one in origins(part, stop=("shape", "size", "len", "run", "empty_like", *DRAWS)) if one.op in DRAWS}
+    return any(id(one) in drawn for side in compared.args if side is not value for one in origins(side, stop=("run",)))
+
+
 def _is_turned_by_chance(value: Value) -> bool:
     """Whether a value is flipped or shifted where a draw says so, or by what is drawn, and nothing else is asked."""
     drawn = all(any(one.op in DRAWS for one in origins(test)) for test, _ in value.where.under)
@@ -61,7 +67,7 @@ def _is_by_chance(value: Value) -> bool:
     """Whether where, or whether, something is changed is drawn."""
     moves = [*value.args[1:], *value.named.values(), *(test for test, _ in value.where.under)]
     if value.op == "add":
-        return len(value.args) == 2 and _is_noise(value.args[1]) and any(one.op == "rows" for one in origins(value.args[0]))
+        return len(value.args) == 2 and ((_is_noise(value.args[1]) and any(one.op == "rows" for one in origins(value.args[0]))) or (_is_embedded(value.args[0]) and _is_scaled_draw(value.args[1])))
     placed = value.op not in ("set_item", "masked_fill") or (len(value.args) > 2 and number(value.args[2]) is not None)
     return placed and any(one.op in DRAWS for each in moves for one in origins(each, stop=("run",)))
 
@@ -75,4 +81,16 @@ def _is_noise(value: Value) -> bool:
 
 def _is_of_the_input(value: Value) -> bool:
     """Whether no layer has a part in what is changed."""
-    return not any(one.op == "run" for one in origins(value.args[0]))
+    return _is_embedded(value.args[0]) if value.op == "add" and not _is_noise(value.args[1]) else not any(one.op == "run" for one in origins(value.args[0]))
+
+
+def _is_embedded(value: Value) -> bool:
+    """Whether a value is the vectors of words, as a table has them."""
+    return value.op == "run" and len(value.args) == 2 and value.args[0].op == "torch.nn.Embedding"
+
+
+def _is_scaled_draw(value: Value) -> bool:
+    """Whether a value is drawn anew, whatever is asked for: noise as strong as the sizes of what it is added to say."""
+    found = list(origins(value, stop=("run", "shape", "size", "len")))
+    drawn = [one for one in found if one.op in (*_NOISE, "uniform", "rand_like", "rand")]
+    return len(drawn) == 1 and all(one.op in ("mul", "sub", "add", "div", "sqrt", "pow", "part", "size", "shape", "neg", "empty_like", "zeros_like", "run", "@constant", drawn[0].op) for one in found)

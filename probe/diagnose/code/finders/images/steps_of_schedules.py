@@ -103,10 +103,12 @@ def _kind(value: Value) -> tuple[object, ...] | None:
     """What tells a schedule of known numbers from others: a cosine, or the two ends of its rates, and a power of them."""
     found = list(origins(value))
     lines = [one for one in found if one.op == "linspace"]
-    if any(one.op in ("@input", "unknown", "load", "element", "run") for one in found) or len(lines) != 1:
+    if any(one.op in ("@input", "unknown", "load", "element", "run") for one in found):
         return None
-    if any(one.op == "cos" for one in found):
+    if any(one.op == "cos" for one in found) and any(one.op in ("linspace", "arange") for one in found):
         return ("cos",)
+    if len(lines) != 1:
+        return None
     ends = [number(lines[0].argument(name, place)) for place, name in enumerate(("start", "end"))]
     return None if None in ends else (*ends, any(one.op in ("pow", "square") for one in found))
 

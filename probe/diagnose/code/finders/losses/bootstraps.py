@@ -28,6 +28,7 @@ from probe.diagnose.code.traits.basic import is_mean_of, without_small
 from probe.diagnose.code.traits.extents import last
 from probe.diagnose.code.traits.likelihoods import is_likelihood, likelihood_sign
 from probe.diagnose.code.traits.updates import plain
+from probe.diagnose.code.traits.uses import holds_outputs
 
 FINDERS = Finders()
 _ERRORS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
@@ -73,10 +74,10 @@ def _backup_of(value: Value, parts: list[tuple[Value, int]], computation: Comput
     rewards, discounted, others = [], [], []
     for one, sign in parts:
         made = product(one)
-        ahead = [factor for factor in made.above if _is_computed(factor)]
+        ahead = [factor for factor in made.above if _is_computed(factor) or holds_outputs(computation, factor)]
         if any(_is_discount(factor) or stored_discount(computation, factor) for factor in made.above) and len(ahead) == 1 and not made.below and sign * made.sign > 0:
             discounted.append((made.above, ahead[0]))
-        elif not _is_computed(one) and number(one) is None and not any(number(factor) is not None for factor in made.above):
+        elif not _is_computed(one) and not holds_outputs(computation, one) and number(one) is None and not any(number(factor) is not None for factor in made.above):
             rewards.append(one)
         else:
             others.append(one)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, Where, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Value, Where, bare, constant, number, origins
 from probe.diagnose.code.finders.losses.bootstraps import backups, compared, networks_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -176,9 +176,20 @@ def _average_without_buffers(program: Program) -> Iterator[Remark]:
 def _copy_of_itself(program: Program) -> Iterator[Remark]:
     """A network's weights are mixed with its own."""
     for one in mixtures(computation_of(program)):
-        leaves = {id(part.leaf) for part in one.parts}
-        if len(one.parts) == 2 and len(leaves) == 2 and all(part.network is one.into for part in one.parts) and abs(sum(part.share for part in one.parts) - 1) < 1e-6:
+        own = all(part.network is one.into for part in one.parts) and abs(sum(part.share for part in one.parts) - 1) < 1e-6
+        if own and len(one.parts) == 2:
             yield Remark(one.value.node, f"{short(one.value.node)} mixes a network's weights with its own: both are read from {short(one.parts[0].leaf.args[0].node)}")
+        elif own and one.value.op == "copy" and _is_the_same_weight(*one.value.args[:2]):
+            yield Remark(one.value.node, f"{short(one.value.node)} writes a network's weights over themselves: both are read from {short(one.parts[0].leaf.args[0].node)}")
+
+
+def _is_the_same_weight(into: Value, source: Value) -> bool:
+    """Whether a weight is the one of the same name, or at the same place of two lists that are gone through together."""
+    into, source = bare(into), bare(source)
+    if source.op == "part" and into.op == "part" and len(source.args) == 2:
+        name = source.args[1]
+        return name.op == "part" and name.args[0] is into.args[0] and number(name.args[1]) == 0
+    return source.op == into.op == "element" and source.where.loops == into.where.loops
 
 
 @FINDERS.add("trained-network-pulled-to-the-copy")

@@ -29,7 +29,7 @@ def _lost_end(program: Program) -> Iterator[Remark]:
     if not ends:
         return
     computation = computation_of(program)
-    found = list(backups(computation))
+    found = [one for one in backups(computation) if any(part.op == "run" for part in origins(one.future, ("item",)))]
     if found and all(_goes_on(computation, one) for one in found):
         whole = found[0].whole
         yield Remark(whole.node, f"{short(whole.node)} takes the value of what follows an end too: episodes end where {short(ends[0])} (line {ends[0].lineno}), and nothing here depends on it")
@@ -37,16 +37,33 @@ def _lost_end(program: Program) -> Iterator[Remark]:
 
 def ends_of(program: Program, of: ast.ClassDef) -> Iterator[ast.expr]:
     """Where an environment says that an episode has ended, for another reason than that its time is up."""
-    step, reset = program.method(of, "step"), program.method(of, "reset")
-    if step is None or reset is None:
+    step, anew = program.method(of, "step"), _begins_anew(program, of)
+    if step is None or not anew:
         return
     told = [one.elts[2] for one in returned(step) if isinstance(one, ast.Tuple) and 3 <= len(one.elts) <= 5]
     for call in own(step, ast.Call):
-        if is_method(call, "reset") and is_own(call.func):
+        if is_method(call, *anew) and is_own(call.func):
             around = [one.test for one in program.parents(call) if isinstance(one, ast.If) and one in set(ast.walk(step))]
             told += [*call.args[:1], *around]
     clocks = {ast.unparse(one) for one in counted(of)}
     yield from (one for one in told if _is_end(step, one, clocks))
+
+
+def _begins_anew(program: Program, of: ast.ClassDef) -> set[str]:
+    """The methods with which an environment begins an episode: `reset`, or one that it also calls when it is made and in a step."""
+    called = []
+    for name in ("__init__", "step"):
+        function = program.method(of, name)
+        called.append({one.func.attr for one in own(function, ast.Call) if isinstance(one.func, ast.Attribute) and is_own(one.func)} if function is not None else set())
+    found = called[0] & called[1]
+    return {one for one in (*found, "reset") if program.method(of, one) is not None and (one == "reset" or _sets_state(program.method(of, one)))}
+
+
+def _sets_state(method: ast.AST | None) -> bool:
+    """Whether a method gives the attributes of its object new values, or some of their entries."""
+    nodes = ast.walk(method) if method is not None else ()
+    stored = [one for one in nodes if isinstance(one, (ast.Attribute, ast.Subscript)) and isinstance(one.ctx, ast.Store)]
+    return any(is_own(one if isinstance(one, ast.Attribute) else one.value) for one in stored)
 
 
 def _is_end(step: ast.AST, node: ast.expr, clocks: set[str], depth: int = 5) -> bool:

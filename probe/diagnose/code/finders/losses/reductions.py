@@ -53,11 +53,27 @@ def _reduction(value: Value) -> str | None:
     while of.op in ("mul", "div", "neg") and (number(of.args[-1]) is not None or of.op == "neg" or number(of.args[0]) is not None):
         of = bare(of.args[1] if of.op == "mul" and number(of.args[0]) is not None else of.args[0])
     by_sample = (of.op in ("sum", "sum_of") and "dim" in of.named) or (of.op == "sum" and len(of.args) > 1) or _is_of_samples(of)
+    if value.op == "sum" and over is None and _is_mean_of_samples(of):
+        return "sample"
     if value.op == "sum":
         return "sum" if over is None and (rank(of) is None or (rank(of) or 0) > 0) else "sample" if over is not None and not isinstance(over, Many) and number(over) != 0 else None
     if by_sample:
         return "sample" if over is None or number(over) == 0 else None
+    if value.op == "mean" and of.op == "mean" and of.args and (over is None or number(over) == 0) and number(of.argument("dim", 1)) in (1, -1):
+        return "mean"
     return "mean" if over is None and (of.op not in ("sum", "mean") or len(of.args) > 1) else None
+
+
+def _is_mean_of_samples(value: Value) -> bool:
+    """Whether a value has the mean over the samples of each dimension of a code, also bounded from below (free bits)."""
+    for _ in range(6):
+        value = bare(value)
+        inner = [one for one in value.args if number(one) is None]
+        if value.op in ("clamp", "clamp_min", "clip", "maximum", "max", "relu", "mul", "div", "neg", "sub", "add", "either") and inner:
+            value = inner[0]
+    over = value.argument("dim", 1)
+    first = over.parts[0] if isinstance(over, Many) and over.parts else over
+    return value.op == "mean" and number(first) == 0
 
 
 def _is_batch_size(value: Value) -> bool:
@@ -167,10 +183,20 @@ def _is_rebuilt(loss: Value, divergence: Value) -> bool:
 
 @FINDERS.add("mean-beside-a-sum")
 def _mean_beside_a_sum(program: Program) -> Iterator[Remark]:
-    """A divergence is the mean over samples and code, and is added to a sum over all elements of the batch."""
+    """A divergence is the mean over samples and code, and is added to a sum over all elements of the batch or of a sample."""
     for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
         if kind == "mean" and reduction == "sum" and _is_near(factor, weight):
             yield Remark(whole.node, f"{short(whole.node)}: {short(other.node)} (line {other.line}) adds up all elements of the batch, and {short(divergence.node)} (line {divergence.line}) is their mean")
+        elif kind == "mean" and reduction == "sample" and _is_near(factor, weight) and _adds_up_elements(other):
+            yield Remark(whole.node, f"{short(whole.node)}: {short(other.node)} (line {other.line}) adds up the elements of a sample, and {short(divergence.node)} (line {divergence.line}) is a mean over the code")
+
+
+def _adds_up_elements(loss: Value) -> bool:
+    """Whether a loss adds up what is compared element by element of a sample that has several."""
+    of = bare(loss)
+    while of.op in ("mean", "sum", "div", "mul", "neg") and of.args:
+        of = bare(next((one for one in of.args if number(one) is None), of.args[0]))
+    return of.op in _ELEMENTWISE and not any(last(one) == 1 for one in of.args[:2])
 
 
 # A spread and its logarithm ------------------------------------------------------------

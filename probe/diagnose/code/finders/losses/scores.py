@@ -385,7 +385,8 @@ def _padding_shown(program: Program) -> Iterator[Remark]:
     for value in computation.of("scaled_dot_product_attention", "run", "masked_fill", "where", "add"):
         given, meant = _mask_in(value)
         marks = None if given is None else marked(computation, given)
-        if given is not None and marks is not None and marks != meant:
+        first_part = given is not None and bare(given).op in ("lt", "le", "gt", "ge") and any(number(one) == -100 for one in value.args[1:])
+        if given is not None and marks is not None and marks != meant and not first_part:  # labels of a prompt are hidden so
             other = "takes part" if meant == WORDS else "is hidden"
             yield Remark(value.node, f"{short(given.node)} is true at the {marks}, and {short(value.node)} takes True for what {other}")
             return

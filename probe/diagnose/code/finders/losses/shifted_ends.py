@@ -93,6 +93,8 @@ def _read(value: Value, depth: int = 24) -> Reading | None:
         return Reading(block, 0) if block.op in _BLOCKS else None
     if value.op in _LISTED and value.args and isinstance(value.args[0], Many):
         return Reading(value.args[0], 0) if value.args[0].grown else _read(value.args[0].parts[0], depth - 1) if value.op == "cat" and value.args[0].parts else None
+    if value.op == "append" and len(value.args) == 2 and not isinstance(value.args[0], Many):
+        return _read(value.args[0], depth - 1)
     if value.op == "roll" and len(value.args) > 1 and number(value.args[1]) == -1:
         found_one = _read(value.args[0], depth - 1)
         return None if found_one is None else found_one._replace(ahead=found_one.ahead + 1)

@@ -12,7 +12,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, numb
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import of_one_layer
+from probe.diagnose.code.traits.arithmetic import of_one_layer, root_of
 from probe.diagnose.code.traits.basic import LOSSES, losses, squared, terms
 
 FINDERS = Finders()
@@ -51,7 +51,7 @@ def _two_scales(program: Program) -> Iterator[Remark]:
             one, back, still = found
             left = _left(one, back)
             if back and still is None and left:
-                inner = "a logarithm" if left[-1] == "exp" else "scaled values"
+                inner = {"exp": "a logarithm", "pow": "a root"}.get(left[-1], "scaled values")
                 yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with {short(bare(made).node)}, which is scaled back by one of two steps: the network learns {short(one.scaled.node)} (line {one.scaled.line}), which is made of {inner}")
                 return
             other = _other_inverse(made, one.scaled) if back and still is None and not left else None
@@ -166,7 +166,7 @@ def _output(value: Value) -> tuple[Value | None, tuple[str, ...], Value | None]:
     back: tuple[str, ...] = ()
     column = None
     for _ in range(30):
-        value = bare(value, "cat", "concatenate")
+        value = bare(value, "cat", "concatenate", "clamp")
         if isinstance(value, Many) and len(value.parts) == 1:
             value = value.parts[0]
         elif value.op == "run":
@@ -182,6 +182,8 @@ def _output(value: Value) -> tuple[Value | None, tuple[str, ...], Value | None]:
             value, back = inner, (*back, "add")
         elif value.op in ("exp", "expm1") and value.args and "exp" not in back:
             value, back = value.args[0], (*back, "exp")
+        elif (root := squared(value)) is not None and "pow" not in back:
+            value, back = root, (*back, "pow")
         else:
             break
     return None, (), None
@@ -209,7 +211,7 @@ def _kinds(value: Value) -> tuple[str, ...]:
     kinds: list[str] = []
     scaled, root = _scaled(value)
     while scaled is not None:
-        kinds.append("exp" if scaled.op in _LOGARITHMS else "add" if scaled.op == "div" else scaled.op)
+        kinds.append("exp" if scaled.op in _LOGARITHMS else "add" if scaled.op == "div" else "pow" if root_of(scaled) is not None else scaled.op)
         value = bare(scaled.args[0]).args[0] if scaled.op == "div" else scaled.args[0]
         if value is root or len(kinds) > 4:
             break
@@ -228,6 +230,8 @@ def _scaled(value: Value) -> tuple[Value | None, Value]:
             scaled, value = scaled or value, value.args[0]
             if value.op == "add" and len(value.args) == 2 and sum(number(one) is not None for one in value.args) == 1:
                 value = next(one for one in value.args if number(one) is None)  # log(x + 1)
+        elif root_of(value) is not None and not any(one.op in ("pow", "square") for one in origins(value.args[0])):
+            scaled, value = scaled or value, value.args[0]
         elif value.op == "div" and len(value.args) == 2 and bare(value.args[0]).op == "sub" and _is_level(bare(value.args[0]).args[1]):
             scaled, value = scaled or value, bare(value.args[0]).args[0]
         elif value.op in _PICKS and value.args:

@@ -9,7 +9,9 @@ from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     Instance,
     Many,
+    Table,
     Value,
+    alternatives,
     origins,
 )
 from probe.diagnose.code.program import Program
@@ -47,7 +49,7 @@ def _adapted_apart(program: Program) -> Iterator[Remark]:
                 return
         step = next((one for one in computation.of("step") if optimizer_of(one) is optimizer and one.where.loops), None)
         last = next((one for one, _ in reversed(found) if step is not None and one.number < step.number and one.where.loops == step.where.loops and runs(one) == runs(step)), None)
-        if step is not None and last is not None and computation.complete and len(found) > 1 and of.op in ("@object", "torch.nn.Sequential") and not any(one.op.endswith(("functional_call", "clip_coef")) for one in computation.values):
+        if step is not None and last is not None and computation.complete and _is_known(of) and len(found) > 1 and of.op in ("@object", "torch.nn.Sequential") and not any(one.op.endswith(("functional_call", "clip_coef")) for one in computation.values):
             yield Remark(step.node, f"{short(step.node)} steps {short(of.node)} (line {of.line}), and no loss is computed with it: {short(last.node)} (line {last.line}) gives gradients to others alone")
             return
 
@@ -59,6 +61,16 @@ def _starts(network: Value) -> Callable[[Value], bool]:
 
 
 _OF_LAYERS = ("parameters", "named_parameters", "run", "weight", "bias")
+
+
+def _is_known(network: Value) -> bool:
+    """Whether all layers of a network are known: none is in a list of unknown length."""
+    held = [each for one in layers_of(network) if one.op in _CONTAINERS for part in one.args for each in alternatives(part)]
+    held += [each for one in held if isinstance(one, (Many, Table)) for part in one.made_of() for each in alternatives(part)]
+    return all(isinstance(one, (Instance, Table)) or (isinstance(one, Many) and not one.grown) or one.op.startswith("torch.nn.") for one in held)
+
+
+_CONTAINERS = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
 def _parents(loss: Value, computation: Computation) -> Iterator[Value]:

@@ -75,6 +75,7 @@ def is_log_density(value: Value) -> bool:
         return True
     parts = [bare(one) for one in added(inner)] if inner.op in ("add", "sub") else []
     parts += [bare(one) for part in parts if part.op in ("mul", "div") for one in part.args if sum(number(each) is None for each in part.args) == 1 and number(one) is None]
+    parts += [bare(part.args[0]) for part in parts if part.op == "div" and len(part.args) == 2]
     return squared(inner) is not None or any(squared(one) is not None for one in parts)
 
 

@@ -19,7 +19,8 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import Function, short
 from probe.diagnose.code.traits.arithmetic import product
-from probe.diagnose.code.traits.basic import squared
+from probe.diagnose.code.traits.basic import losses, squared
+from probe.diagnose.code.traits.extents import rank
 
 _NOISE = ("randn", "randn_like", "normal", "standard_normal")
 _JOINT = ("MultivariateNormal", "Independent", "MixtureSameFamily", "LowRankMultivariateNormal")
@@ -42,6 +43,22 @@ def summed_over_the_batch(program: Program) -> Iterator[Remark]:
         if whole_batch and any(part.op == "run" for part in origins(one.factors)):
             yield Remark(one.factors.node, f"{short(one.factors.node)} adds up the logarithms of the factors of all samples, and {short(one.density.node)} (line {one.density.line}), which it is added to, is one number for each sample")
             return
+    for density, total in _totals(computation):
+        yield Remark(total.node, f"{short(total.node)} adds up the logarithms of the factors of all samples, and {short(density.node)} (line {density.line}), which it is added to, is one number for each sample")
+        return
+
+
+def _totals(computation: Computation) -> Iterator[tuple[Value, Value]]:
+    """Sums of a log density of each sample and of all numbers of logarithms that the samples are in: both."""
+    for whole in computation.of("add", "sub"):
+        parts = [unscaled(one) for one in whole.args[:2]]
+        density = next((found for one in parts for each in added(one) if (found := _density(unscaled(each))) is not None and found.op == "sum"), None)
+        for total in parts if density is not None else ():
+            if density is None or total.op != "sum" or len(total.args) != 1 or total.named or total is density:
+                continue
+            logs = [log for core in cores(total.args[0]) for log in (each for part in added(core) for each in (part, *product(part).above)) if log.op in ("log", "log1p", "logdet", "slogdet")]
+            if logs and all(rank(log) != 0 and any(one.op in ("run", *_NOISE) for one in origins(log)) for log in logs) and len(parts) == 2:
+                yield density, total
 
 
 def of_the_last_layer(program: Program) -> Iterator[Remark]:
@@ -99,6 +116,26 @@ def of_the_wrong_sign(program: Program) -> Iterator[Remark]:
                 said.add(whole.line)
                 how, done = ("adds {} to", "divides") if way < 0 else ("takes {} away from", "multiplies")
                 yield Remark(whole.node, f"{short(whole.node)} {how.format(short(part.node))} the log density, and {short(place.node)} (line {place.line}), which leads to what the density is taken of, {done} by those factors")
+
+
+def of_what_is_thrown_away(program: Program) -> Iterator[Remark]:
+    """The logarithm of factors is added to a log density, and what they have multiplied is in no loss."""
+    computation = computation_of(program)
+    turned = _turned_by(computation)
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    for whole in computation.of("add", "sub") if turned else ():
+        parts = list(_signed(whole)) if id(whole) in learned else []
+        density = next((found for one, _ in parts if (found := _density(unscaled(one))) is not None), None)
+        at = _argument_of(density)[0] if density is not None else None
+        for part, _ in parts if at is not None else ():
+            part = unscaled(part)
+            if at is None or density is None or part is density or part.op != "sum" or not part.args or _density(part) is not None:
+                continue
+            logs = [log for log in _logarithms(part)[1] if any(one.op == "run" for one in origins(log))]
+            places = [place for log in logs for place, _ in turned.get(id(log), ())]
+            if places and not any(id(place) in learned for place in places):
+                yield Remark(part.node, f"{short(part.node)} is added to the log density of line {density.line}, and {short(places[0].node)} (line {places[0].line}), which those factors multiply, is in no loss")
+                return
 
 
 def _turned_by(computation: Computation) -> dict[int, list[tuple[Value, int]]]:

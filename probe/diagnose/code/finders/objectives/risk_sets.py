@@ -11,7 +11,7 @@ from probe.diagnose.code.finders.objects.pairwise_ranks import along_an_axis, co
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import computed_by_none
+from probe.diagnose.code.traits.arithmetic import computed_by_none, product
 from probe.diagnose.code.traits.basic import without_small
 
 _SORTED = ("argsort", "sort", "sorted", "sort_values", "lexsort", "topk", "searchsorted", "unique")
@@ -70,6 +70,94 @@ def _masked_to_the_others(program: Program) -> Iterator[Remark]:
         if row_is_later is (over in (1, -1)) and any(_counts_events(computation, whole) for whole, _ in _differences(computation, value, of, ends=False)):
             yield Remark(value.node, f"{short(value.node)} adds up the rows that {short(asked.node)} (line {asked.line}) lets in: for each event those whose time has ended before it, and not those who are still at risk")
             return
+
+
+def risk_sets_of_the_events(program: Program) -> Iterator[Remark]:
+    """The sum over those at risk leaves out all rows without an event."""
+    computation = computation_of(program)
+    for value in computation.of("log", "logsumexp", "logcumsumexp"):
+        if value.where.no_grad:
+            continue
+        for scores, mask in _weighted(value):
+            if any(_counts_by(computation, whole, mask) for whole, _ in _differences(computation, value, scores, ends=False)):
+                yield Remark(value.node, f"{short(value.node)} adds up the rows that {short(mask.node)} counts, and the loss counts the same rows: those whose time was cut off are at risk in no sum")
+                return
+        found = _kept_alone(value)
+        if found is not None and any(not _counts_events(computation, whole) for whole, _ in _differences(computation, value, found[0], ends=False)) and any(one.op == "run" for one in origins(found[0])):
+            yield Remark(value.node, f"{short(value.node)} adds up the rows that {short(found[1].node)} (line {found[1].line}) keeps, and the loss is over the same rows: all others are at risk in no sum")
+            return
+
+
+def _weighted(value: Value) -> Iterator[tuple[Value, Value]]:
+    """The scores whose exponentials a logarithm of sums adds up, each with data of 0 and 1 that they are multiplied by."""
+    inner = without_small(value.args[0]) if value.op == "log" and value.args else value
+    for _ in range(4):
+        inner = bare(inner.args[0]) if inner.op in ("flip", "add") and inner.args else inner
+    if inner.op not in ("cumsum", "sum", "matmul") or not inner.args:
+        return
+    at = bare(inner.args[-1 if inner.op == "matmul" else 0])
+    at = bare(at.args[0]) if at.op == "flip" else at
+    factors = [bare(found[0]) if (found := along_an_axis(one)) is not None else bare(one) for one in product(at).above]
+    scores = [bare(one.args[0]) for one in factors if one.op == "exp" and one.args]
+    if len(scores) != 1:
+        return
+    of = bare(scores[0].args[0]) if scores[0].op == "sub" and any(one.op in ("max", "amax") for one in origins(scores[0].args[1], stop=("run",))) else scores[0]
+    for mask in factors:
+        if mask.op != "exp" and number(mask) is None and computed_by_none(mask) and compared_pairs(mask) is None:
+            yield of, mask
+
+
+def _counts_by(computation: Computation, whole: Value, mask: Value) -> bool:
+    """Whether the rows of a value count by a mask, as a factor or an index."""
+    waiting, mask, found = [whole], _unasked(mask), False
+    for _ in range(40):
+        if not waiting:
+            return found
+        at = waiting.pop()
+        for user in computation.users(at):
+            others = [one for one in user.args if one is not at]
+            masks = [_unasked(one) for one in others if user.op in ("mul", "part") and number(one) is None and computed_by_none(one)]
+            if any(not (one is mask or same(one, mask)) for one in masks):
+                return False  # weights of the rows, beside their events
+            found = found or bool(masks)
+            if user.op in ("neg", "sum", "mul", "part") or bare(user) is bare(at):
+                waiting.append(user)
+    return found
+
+
+def _unasked(mask: Value) -> Value:
+    """A mask without its shape and type, and without the question whether it is 1."""
+    mask = bare(mask, "bool", "flip")
+    while mask.op in ("eq", "gt") and len(mask.args) == 2 and number(mask.args[1]) in (0, 1):
+        mask = bare(mask.args[0], "bool")
+    return mask
+
+
+def _kept_alone(value: Value) -> tuple[Value, Value] | None:
+    """Scores of the rows that a mask of data keeps, which are compared by the times of the same rows; and the mask."""
+    pairs = _of_pairs(value)
+    if pairs is not None:
+        asked = pairs[1]
+        while asked.op in ("invert", "logical_not", "float", "to", "bool") and asked.args:
+            asked = bare(asked.args[0])
+        compared, of = compared_pairs(asked), pairs[0]
+        times = compared.of if compared is not None else None
+    else:
+        inner = without_small(value.args[0]) if value.op == "log" and value.args else value
+        if inner.op not in ("cumsum", "logcumsumexp") or not inner.args:
+            return None
+        of = bare(inner.args[0])
+        while of.op in ("flip", "exp") and of.args:
+            of = bare(of.args[0])
+        order = _order_of(of)
+        times = order[0] if order is not None else None
+        of = bare(of.args[0]) if order is not None and of.op in _TAKEN and of.args else of
+    times = bare(times) if times is not None else None
+    if times is None or times.op != "part" or of.op != "part" or len(of.args) != 2 or len(times.args) != 2 or not (of.args[1] is times.args[1] or same(of.args[1], times.args[1])):
+        return None
+    mask = bare(of.args[1])
+    chosen = mask.op in ("eq", "bool", "gt", "ne", "nonzero", "where") and computed_by_none(mask) and computed_by_none(times)
+    return (bare(inner.args[0]) if pairs is None and value.op != "logsumexp" else of, mask) if chosen else None
 
 
 def _of_pairs(value: Value) -> tuple[Value, Value, int] | None:

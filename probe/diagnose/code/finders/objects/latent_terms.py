@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import Value, bare, number, origins, sam
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.basic import losses, squared
+from probe.diagnose.code.traits.basic import losses, squared, without_small
 from probe.diagnose.code.traits.updates import optimizer_of
 
 FINDERS = Finders()
@@ -78,6 +78,46 @@ def _is_from_a_prior(value: Value) -> bool:
         return False
     mine, theirs = (any(part.op == "run" for part in origins(one)) for one in value.args)
     return mine and not theirs
+
+
+def logarithm_counted_half(program: Program) -> Iterator[Remark]:
+    """In the divergence from a standard normal distribution, the logarithm of a deviation counts once beside its square, of which
+    the logarithm is twice that; or the logarithm of a variance twice."""
+    computation = computation_of(program)
+    trained = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    for value in computation.of("add", "sub"):
+        if id(value) not in trained or any(one.op in ("add", "sub") for one in computation.users(value)):
+            continue
+        found = _mismatched(list(_scaled(value)))
+        if found is not None:
+            spread, log, share = found
+            belongs = "twice that, which is the logarithm of" if share < 1.5 else "it once: it is the logarithm of"
+            yield Remark(value.node, f"{short(value.node)} counts {short(log.node)} {'once' if share < 1.5 else 'twice'} in a divergence from a standard normal distribution, and beside {short(spread.node)} belongs {belongs} {short(spread.node)}")
+            return
+
+
+def _mismatched(terms: list[tuple[float, Value]]) -> tuple[Value, Value, float] | None:
+    """The variance and the logarithm that are terms of a divergence with factors that do not belong together, and how often the
+    logarithm counts where it should count twice (or, of a variance, once)."""
+    for factor, term in terms:
+        mean = any(abs(by - factor) < 1e-6 and one is not term and squared(one) is not None for by, one in terms)
+        rest = any((known := number(one)) is not None and abs(by * known + factor) < 1e-6 for by, one in terms)
+        if not mean or not rest or not any(one.op == "run" for one in origins(term)):
+            continue
+        root = squared(term)
+        root = bare(root) if root is not None else None
+        plain = bare(without_small(root)) if root is not None and root.op != "exp" else None
+        logs = [(by, one) for by, one in terms if plain is not None and one.op == "log" and one.args and same(bare(without_small(one.args[0])), plain)]
+        if logs and abs(sum(by for by, _ in logs) + factor) < 1e-6:
+            return term, logs[0][1], 1.0
+        exponent = term if term.op == "exp" else root if root is not None and root.op == "exp" else None
+        inner = list(_scaled(exponent.args[0])) if exponent is not None and exponent.args else []
+        times = (inner[0][0] if len(inner) == 1 else 0.0) * (2 if exponent is root and exponent is not term else 1)
+        linear = [(by, one) for by, one in terms if inner and one is not term and same(one, inner[0][1])]
+        share = -sum(by for by, _ in linear) / factor if factor else 0.0
+        if linear and {round(share, 6), times} == {1.0, 2.0}:
+            return term, linear[0][1], share
+    return None
 
 
 @FINDERS.add("loss-never-added")

@@ -18,9 +18,9 @@ FINDERS = Finders()
 _ORDERS = ("argsort", "sort", "topk", "indices", "randperm", "permutation", "randint", "@input", "lexsort", "unique")
 _FAR = ("cdist", "norm", "pairwise_distance", "neg", "sub", "pow", "abs", "square", "mse_loss", "cross_entropy")
 _COMPARED = ("gt", "lt", "ge", "le")
-_BETTER = re.compile(r"(^|_)(rel|rels|relevance|relevances|grade|grades|gain|gains|rating|ratings|label|labels|target|targets|y|quality)(_|$)", re.I)
+_BETTER = re.compile(r"(^|_)(rel|rels|relevance|relevances|grade|grades|gain|gains|rating|ratings|label|labels|target|targets|y|quality|gold|similarity|similarities)(_|$)", re.I)
 """Names of what is larger where a row is better; not those of times, ranks, costs and distances."""
-_LAST = 99
+_LAST, _MUCH = 99, 1e3
 
 
 class _Pairs(NamedTuple):
@@ -37,6 +37,12 @@ def pairs_ranked_backwards(program: Program) -> Iterator[Remark]:
     """A loss of each two rows rises as the score of the better one does: the loss that is minimized puts it last."""
     for _, loss in losses(computation_of(program)):
         for term, sign in addends(loss):
+            if (whole := _summed_pairs(term)) is not None:
+                value, pairs, grade, test = whole
+                if sign * pairs.sign * grade.sign > 0 and _is_ranking(pairs, grade, test):
+                    yield _backwards(value, grade)
+                    return
+                continue
             summed = product(term)
             inner = next((bare(one.args[0]) for one in summed.above if one.op in ("sum", "mean") and one.args), term)
             sign *= 1 if inner is term else summed.sign
@@ -48,11 +54,50 @@ def pairs_ranked_backwards(program: Program) -> Iterator[Remark]:
             if len(scored) != 1 or len(grades) != 1:
                 continue
             (value, pairs), grade = scored[0], grades[0]
-            if not any(_BETTER.search(word) for word in names_read(next(one.node for one in (bare(each) for each in factors) if one.op in _COMPARED))):
-                continue
-            if pairs.of is not grade.of and pairs.sign * grade.sign * sign * made.sign > 0 and any(one.op == "run" for one in origins(pairs.of)) and not any(one.op == "run" for one in origins(grade.of)):
-                yield Remark(value.node, f"{short(value.node)} grows with the score of the row that {short(grade.of.node)} says is better: minimizing it puts the better one of each pair below the other")
+            test = next(one for one in (bare(each) for each in factors) if one.op in _COMPARED)
+            if pairs.sign * grade.sign * sign * made.sign > 0 and _is_ranking(pairs, grade, test):
+                yield _backwards(value, grade)
                 return
+
+
+def _is_ranking(pairs: _Pairs, grade: _Pairs, test: Value) -> bool:
+    """Whether the scores of a network are compared with grades that are larger where a row is better."""
+    named = any(_BETTER.search(word) for word in names_read(test.node))
+    return named and pairs.of is not grade.of and any(one.op == "run" for one in origins(pairs.of)) and not any(one.op == "run" for one in origins(grade.of))
+
+
+def _backwards(value: Value, grade: _Pairs) -> Remark:
+    return Remark(value.node, f"{short(value.node)} grows with the score of the row that {short(grade.of.node)} says is better: minimizing it puts the better one of each pair below the other")
+
+
+def _summed_pairs(term: Value) -> tuple[Value, _Pairs, _Pairs, Value] | None:
+    """Of `logsumexp` over the differences that a comparison keeps: the differences, and the comparison that is true where they are
+    kept."""
+    if term.op != "logsumexp" or not term.args:
+        return None
+    for one in origins(term.args[0], stop=("run",)):
+        fill, asked, kept, keeps = None, None, None, 1
+        if one.op in ("masked_fill", "set_item") and len(one.args) == 3:
+            kept, asked, fill, keeps = one.args[0], one.args[1], one.args[2], -1
+        elif one.op == "where" and len(one.args) == 3:
+            asked, kept, fill = one.args
+        elif one.op == "part" and len(one.args) == 2 and compared_pairs(one.args[1]) is not None:
+            kept, asked = one.args
+        elif one.op == "sub" and len(one.args) == 2 and bare(one.args[1]).op == "mul":
+            kept = one.args[0]
+            for side, by in (bare(one.args[1]).args[:2], bare(one.args[1]).args[1::-1]):
+                if (number(by) or 0) > _MUCH:
+                    rest = bare(side)
+                    asked, keeps = (rest.args[1], 1) if rest.op == "sub" and number(rest.args[0]) == 1 else (rest, -1)
+        if kept is None or asked is None or (fill is not None and (number(fill) is None or (number(fill) or 0) > -_MUCH)):
+            continue
+        asked = bare(asked)
+        while asked.op in ("invert", "logical_not") and asked.args:
+            asked, keeps = bare(asked.args[0]), -keeps
+        pairs, grade = _difference(kept), compared_pairs(asked)
+        if pairs is not None and grade is not None:
+            return kept, pairs, grade._replace(sign=grade.sign * keeps), asked
+    return None
 
 
 def _rises(value: Value) -> _Pairs | None:

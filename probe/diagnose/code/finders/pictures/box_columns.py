@@ -137,9 +137,7 @@ def split_by_the_rows(program: Program) -> Iterator[Remark]:
             of = place.args[0].args[0]
         whole = None if of is None else _flattened(of)
         length = bare(value.args[1])
-        shape = length.args[0] if length.op == "part" and len(length.args) == 2 else None
-        axis = number(length.args[1]) if shape is not None else number(length.args[1]) if length.op == "size" and len(length.args) == 2 else None
-        source = shape.args[0] if shape is not None and shape.op in ("shape", "size") and shape.args else length.args[0] if length.op == "size" and length.args else None
+        source, axis = _length_of(length)
         if whole is None or axis is None or source is None or not (bare(source, shapes=False) is bare(whole[0], shapes=False) or same(bare(source, shapes=False), bare(whole[0], shapes=False))):
             continue
         axes = whole[1]
@@ -161,7 +159,29 @@ def _flattened(value: Value) -> tuple[Value, int | None] | None:
             return (whole, None if known is None or known < 0 else int(known) + 2) if known in (-2, 0, 1, 2) else None
         if sizes and number(sizes[-1]) == -1 and all(number(one) != -1 for one in sizes[:-1]):
             return whole, len(sizes) + 1
+        lengths = [_axis_of(one, whole) for one in sizes[-1].args] if sizes and sizes[-1].op == "mul" else []
+        if len(lengths) == 2 and None not in lengths and {-2, -1} != set(lengths) and abs((lengths[0] or 0) - (lengths[1] or 0)) == 1:
+            return whole, int(max(one for one in lengths if one is not None)) + 1
     return None
+
+
+def _length_of(value: Value) -> tuple[Value | None, float | None]:
+    """The tensor and the axis whose length a value is."""
+    if value.op == "size" and len(value.args) == 2:
+        return value.args[0], number(value.args[1])
+    shape = value.args[0] if value.op == "part" and len(value.args) == 2 else value
+    place = number(value.args[1]) if shape is not value else None
+    if place is not None and place >= 0 and shape.op == "part" and len(shape.args) == 2 and shape.args[1].op == "slice":
+        begin = number(shape.args[1].args[0])
+        shape, place = shape.args[0], None if begin is None else begin + place
+    known = shape is not value and shape.op in ("shape", "size") and len(shape.args) == 1
+    return (shape.args[0], place) if known else (None, None)
+
+
+def _axis_of(value: Value, whole: Value) -> float | None:
+    """The axis of a tensor whose length a value is."""
+    source, axis = _length_of(value)
+    return axis if source is not None and bare(source, shapes=False) is bare(whole, shapes=False) else None
 
 
 def without_its_size(program: Program) -> Iterator[Remark]:

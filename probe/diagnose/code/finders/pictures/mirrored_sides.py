@@ -24,6 +24,7 @@ _EXCHANGED = re.compile(r"swap|pairs?(_|$)|perm|symm|mirror_?(id|map|order)|flip
 _DRAWN = frozenset({"randperm", "permutation", "permute"})
 """Orders of samples, and of axes: no places are exchanged by them."""
 _PARTS = re.compile(r"([_\-. ]+|(?<=[a-z])(?=[A-Z]))")
+_CLASSES = re.compile(r"^(ys?|yb|y_?batch|m|msk|(seg|label|target|class)?_?(masks?|maps?)|labels?|targets?|seg\w*|parts?|gt|anno\w*)$", re.I)
 _HEATMAPS = re.compile(r"^(hms?|heat_?maps?|hmaps?)$", re.I)
 
 
@@ -39,6 +40,21 @@ def sides_not_exchanged(program: Program) -> Iterator[Remark]:
             if mirrored is not None:
                 yield Remark(mirrored, f"{short(mirrored)} mirrors the points with the picture, and none changes its place: {listed[1]} lies then where {listed[2]} lies in a picture that is not flipped (line {listed[0].lineno})")
                 return
+            classes = next((one for statement in block or () if (one := _flipped_classes(statement, flip)) is not None), None)
+            if classes is not None:
+                yield Remark(classes, f"{short(classes)} flips the classes of the pixels with the picture, and none is exchanged: {listed[1]} stands then where {listed[2]} stands in a picture that is not flipped (line {listed[0].lineno})")
+                return
+
+
+def _flipped_classes(statement: ast.stmt, flip: ast.AST) -> ast.expr | None:
+    """What flips the classes of each pixel in the same way, beside the flip of a picture."""
+    for one in ast.walk(statement):
+        if one is flip or not isinstance(one, ast.Call | ast.Subscript) or not _is_sideways(one) or flip in ast.walk(one):
+            continue
+        words = [{last_word(part) for part in ast.walk(node) if isinstance(part, ast.Name)} for node in (one, flip)]
+        if any(_CLASSES.match(word) for word in words[0] - words[1]) and not any(_CLASSES.match(word) for word in words[1] - words[0]):
+            return one
+    return None
 
 
 def _both_sides(node: ast.expr) -> tuple[ast.List | ast.Tuple, str, str] | None:
@@ -59,14 +75,23 @@ def _both_sides(node: ast.expr) -> tuple[ast.List | ast.Tuple, str, str] | None:
 
 def _exchanges(program: Program, count: int) -> bool:
     """Whether a program has an order of the points, or pairs of them."""
-    drawn = {last_word(one.targets[0]) for one in program.everywhere(ast.Assign) if isinstance(one.value, ast.Call) and last_word(one.value.func) in _DRAWN} | _DRAWN
-    if any(_EXCHANGED.search(word) for one in program.everywhere(ast.Name, ast.Attribute) if (word := last_word(one)) not in drawn):
+    made = [(last_word(one.targets[0]), one.value) for one in program.everywhere(ast.Assign)]
+    drawn = {word for word, value in made if isinstance(value, ast.Call) and last_word(value.func) in _DRAWN} | _DRAWN
+    drawn |= {word for word, value in made if word.lower() in ("pair", "pairs") and isinstance(value, ast.ListComp | ast.Call)}  # of samples and labels
+    if any(_EXCHANGED.search(word) for one in program.everywhere(ast.Name, ast.Attribute) if (word := last_word(one)) not in drawn and _is_used(program, one)):
         return True
     for listed in program.everywhere(ast.List, ast.Tuple):
         numbers = [number_in(one) for one in getattr(listed, "elts", ())]
         if len(numbers) == count and None not in numbers and sorted(one or 0.0 for one in numbers) == list(range(count)):
             return True
     return any("replace" in text_of(one.func) and any(isinstance(arg, ast.Constant) and str(arg.value).lower().strip("_") in _SIDES for arg in one.args) for one in program.calls())
+
+
+def _is_used(program: Program, node: ast.expr) -> bool:
+    """Whether a name is read, and not only kept under the same one."""
+    around = program.parent.get(node)
+    kept = isinstance(around, ast.Assign) and any(last_word(one) == last_word(node) for one in around.targets)
+    return isinstance(getattr(node, "ctx", None), ast.Load) and not kept
 
 
 def _is_sideways(node: ast.expr) -> bool:

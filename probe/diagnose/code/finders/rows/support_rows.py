@@ -69,9 +69,19 @@ def _in_an_episode(computation: Computation, value: Value) -> bool:
 
 
 def _are_drawn(over: Value) -> bool:
+    return _inside(over).op in _SUBSETS
+
+
+def _inside(over: Value) -> Value:
     while over.args and (over.op in ("enumerate", "zip", "sorted", "part") or over.op in KEPT):
         over = over.args[0]
-    return over.op in _SUBSETS
+    return over
+
+
+def _classes(computation: Computation, value: Value) -> list[Value]:
+    """The classes that were drawn at random for the episode that a value is of."""
+    found = [[over for begins, node, over in computation.passes if node is loop and begins <= value.number][-1:] for loop in value.where.loops]
+    return [_inside(over) for overs in found for over in overs if _are_drawn(over)]
 
 
 def _drawn(computation: Computation, value: Value) -> Draw | None:
@@ -119,6 +129,8 @@ def _of_the_same(computation: Computation, one: Draw, other: Draw) -> bool:
     """Whether two draws may have rows in common, and the second does not look at the first."""
     if one.value.where.loops != other.value.where.loops or runs(one.value) != runs(other.value) or never_both(one.value, other.value):
         return False
+    if any(first is not second for first, second in zip(_classes(computation, one.value), _classes(computation, other.value), strict=False)):
+        return False  # Two episodes.
     if not same(one.pool, other.pool) or _leaves_out(computation, one) or _leaves_out(computation, other):
         return False
     if not _of_one_thing(computation, one.pool, one.held, other.held):

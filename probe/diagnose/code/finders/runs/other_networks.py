@@ -57,6 +57,10 @@ def layers_of_its_teacher(program: Program) -> Iterator[Remark]:
                         return
 
 
+_MEASURED = ("size", "shape", "len", "numel", "randperm")
+"""A number or an order of rows is no output of the network that gave the rows."""
+
+
 def _taught(computation: Computation, pupil: set[int], teacher: set[int], own: set[int]) -> Value | None:
     """The loss that compares what one network gives with what another one gives without a gradient."""
     for _, loss in backwards(computation):
@@ -64,8 +68,8 @@ def _taught(computation: Computation, pupil: set[int], teacher: set[int], own: s
             if term.op not in LOSSES or len(term.args) < 2:
                 continue
             for learned, given in (term.args[:2], term.args[1::-1]):
-                ran = {id(plain(one.args[0])) for one in origins(given) if one.op == "run" and one.args}
-                mine = {id(plain(one.args[0])) for one in origins(learned) if one.op == "run" and one.args}
+                ran = {id(plain(one.args[0])) for one in origins(given, _MEASURED) if one.op == "run" and one.args}
+                mine = {id(plain(one.args[0])) for one in origins(learned, _MEASURED) if one.op == "run" and one.args}
                 if ran & (teacher - pupil) and mine & own and not has_gradient(given) and has_gradient(learned):
                     return term
     return None

@@ -7,14 +7,15 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Instance, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Value, bare, constant, origins
 from probe.diagnose.code.finders.sequences.references import owner_of, switched
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_method, last_word, short
-from probe.diagnose.code.traits.arithmetic import TURNED, product
+from probe.diagnose.code.traits.arithmetic import TURNED, Product, product
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.courses import STEPS, number_at
 from probe.diagnose.code.traits.updates import is_optimizer, plain
 from probe.diagnose.code.traits.weights import has_parameters
 
@@ -22,21 +23,44 @@ from probe.diagnose.code.traits.weights import has_parameters
 def merged_without_its_scale(program: Program) -> Iterator[Remark]:
     """The product of two matrices is added to the weights of a layer as it is, and the training multiplies it by a number."""
     computation = computation_of(program)
-    scaled: dict[frozenset[int], Value] = {}
+    scaled: dict[frozenset[int], tuple[Value, float]] = {}
     for _, loss in losses(computation):
         for value in origins(loss):
             factors = product(value) if value.op == "mul" else None
-            by = next((one for one in factors.above if number(one) not in (None, 1)), None) if factors is not None else None
-            for one in factors.above if factors is not None and by is not None else ():
+            for one in factors.above if factors is not None else ():
                 pair = _applied(one)
-                if pair is not None:
-                    scaled.setdefault(pair, value)
+                by = _times(factors, one) if pair is not None and factors is not None else None
+                if pair is not None and by is not None and by != 1:
+                    scaled.setdefault(pair, (value, by))
     for merged in computation.of("add", "add_") if scaled else ():
         for weight, change in (merged.args[:2], merged.args[1::-1]) if len(merged.args) == 2 and not merged.named else ():
-            pair = _multiplied(change)
-            if bare(weight).op == "weight" and pair in scaled and pair is not None:
-                yield Remark(merged.node, f"{short(merged.node)} adds {short(change.node)} as it is to the weights, and in the training it is multiplied: {short(scaled[pair].node)} (line {scaled[pair].line})")
+            factors = product(change)
+            for one in factors.above if bare(weight).op == "weight" else ():
+                pair, times = _multiplied(one), _times(factors, one)
+                if pair is None or pair not in scaled or times is None:
+                    continue
+                trained, by = scaled[pair]
+                if abs(by - times) < 1e-6 * abs(by):
+                    continue
+                how = "as it is" if bare(change, *TURNED) is bare(one, *TURNED) else f"times {times:g}"
+                yield Remark(merged.node, f"{short(merged.node)} adds {short(one.node)} {how} to the weights, and in the training it is multiplied by {by:g}: {short(trained.node)} (line {trained.line})")
                 return
+
+
+def _times(factors: Product, one: Value) -> float | None:
+    """The number that one factor of a product is multiplied by; None if it is not known."""
+    known = float(factors.sign)
+    for other in factors.above:
+        by = 1.0 if other is one else number_at(other, 1.0)
+        if by is None or any(each.op in STEPS for each in origins(other, stop=("run",)) if other is not one):
+            return None
+        known *= by
+    for other in factors.below:
+        by = number_at(other, 1.0)
+        if not by or any(each.op in STEPS for each in origins(other, stop=("run",))):
+            return None
+        known /= by
+    return known
 
 
 def _multiplied(value: Value) -> frozenset[int] | None:

@@ -13,6 +13,7 @@ from probe.diagnose.code.finders.losses.padded_time import filled
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import addends
 from probe.diagnose.code.traits.backwards import has_gradient
 from probe.diagnose.code.traits.basic import LOSSES, losses, terms
 from probe.diagnose.code.traits.likelihoods import is_likelihood
@@ -35,14 +36,22 @@ def pushed(loss: Value) -> Iterator[tuple[Value, int, Value]]:
         at = term
         while at.args and (at.op in ("mean", "sum", "neg") or (at.op in ("div", "mul") and len(at.args) == 2 and (number(at.args[1]) or 0) > 0)):
             sign, at = (-sign if at.op == "neg" else sign), at.args[0]
-        if at.op == "log" and at.args and bare(at.args[0]).op == "sigmoid":
-            yield bare(at.args[0]).args[0], -sign, at
-        elif (at.op == "logsigmoid" and at.args) or (at.op == "softplus" and at.args):
-            yield at.args[0], -sign, at
-        elif (power := _of_one_and_power(at)) is not None:
-            yield power.args[0], -sign, at
-        elif at.op == "binary_cross_entropy_with_logits" and len(at.args) == 2 and bare(at.args[1]).op in ("ones_like", "ones", "zeros_like", "zeros"):
-            yield at.args[0], sign if "ones" in bare(at.args[1]).op else -sign, at
+        for one, turned in addends(at, sign):
+            if (found := _logistic(one)) is not None:
+                yield found[0], -turned * found[1], one
+
+
+def _logistic(at: Value) -> tuple[Value, int] | None:
+    """What stands in a logistic loss, and 1 where it rises with that, -1 where it falls."""
+    if at.op == "log" and at.args and bare(at.args[0]).op == "sigmoid":
+        return bare(at.args[0]).args[0], 1
+    if at.op in ("logsigmoid", "softplus", "sigmoid") and at.args:
+        return at.args[0], 1
+    if (power := _of_one_and_power(at)) is not None:
+        return power.args[0], 1
+    if at.op == "binary_cross_entropy_with_logits" and len(at.args) == 2 and bare(at.args[1]).op in ("ones_like", "ones", "zeros_like", "zeros"):
+        return at.args[0], -1 if "ones" in bare(at.args[1]).op else 1
+    return None
 
 
 def _of_one_and_power(value: Value) -> Value | None:
@@ -79,12 +88,13 @@ def preference_reversed(program: Program) -> Iterator[Remark]:
             for leaf, sign in leaves_of(inside):
                 directions.setdefault(id(leaf), set()).add(sign * push)
                 found.append((leaf, sign * push, term))
-        found = [one for one in found if len(directions[id(one[0])]) == 1 and has_gradient(one[0])]
-        if len({id(leaf) for leaf, _, _ in found}) != 2:
+        moved = [one for one in found if has_gradient(one[0])]
+        found = [one for one in moved if len(directions[id(one[0])]) == 1]
+        if len({id(leaf) for leaf, _, _ in moved}) != 2:
             continue
-        named = [(leaf, push, term, _called(program, computation, leaf)) for leaf, push, term in found]
+        named = [(leaf, push, term, _called(program, computation, leaf)) for leaf, push, term in moved]
         if {kind for *_, kind in named} == {"better", "worse"}:
-            wrong = next((one for one in named if one[1] != (1 if one[3] == "better" else -1)), None)
+            wrong = next((one for one in named if len(directions[id(one[0])]) == 1 and one[1] != (1 if one[3] == "better" else -1)), None)
             if wrong is not None:
                 leaf, push, term, kind = wrong
                 names = _names(computation, leaf)

@@ -394,6 +394,12 @@ def _is_cut(computation: Computation, value: Value, depth: int = 6) -> bool:
     )
 
 
+def _is_of_learned(derivative: Value) -> bool:
+    """Whether a derivative is one of what a network gives, and not of a known function (a target)."""
+    of = derivative.argument("outputs", 0)
+    return of is None or any(one.op in _LEARNED or one.op in ("@input", "either") for one in origins(of))
+
+
 _LEARNED = ("run", "parameters", "named_parameters", "torch.nn.Parameter")
 """What a gradient flows into on another way than through a derivative: an adapted weight is the weight itself less a step."""
 
@@ -405,8 +411,9 @@ def _derivative_without_graph(program: Program) -> Iterator[Remark]:
     for _, loss in backwards(computation_of(program)):
         for term, _ in terms(loss):
             inside = list(origins(term, stop=("torch.autograd.grad", *CUTS)))
-            taken = [one for one in inside if one.op == "torch.autograd.grad" and "create_graph" not in one.named and len(one.args) <= 4 and "**" not in one.named]
-            if taken and not any(one.op in _LEARNED for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
+            found = [one for one in inside if one.op == "torch.autograd.grad" and len(one.args) <= 4 and "**" not in one.named]
+            taken = [one for one in found if "create_graph" not in one.named and _is_of_learned(one)]
+            if taken and len(taken) == sum(map(_is_of_learned, found)) and not any(one.op in _LEARNED for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
                 said.add(taken[0].node)
                 yield Remark(taken[0].node, f"{short(taken[0].node)} is taken without create_graph=True, and {short(term.node)} (line {term.line}) is a term of the loss: nothing flows back through the derivative")
 
@@ -424,7 +431,7 @@ def _part_without_graph(program: Program) -> Iterator[Remark]:
                 if one.op != "torch.autograd.grad" or one.where.no_grad or one.node in said or len(one.args) > 3 or "**" in one.named or not (graph is None or constant(graph) is False):
                     continue
                 by = one.argument("inputs", 1)
-                if by is not None and _is_input(by) and not _is_passed_on(computation, one, by):
+                if by is not None and _is_input(by) and _is_of_learned(one) and not _is_passed_on(computation, one, by):
                     said.add(one.node)
                     yield Remark(one.node, f"{short(one.node)} is taken without create_graph=True, and is a part of the loss (line {term.line}): nothing flows back through the derivative")
 

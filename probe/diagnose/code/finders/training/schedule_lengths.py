@@ -85,7 +85,8 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
             continue
         every = next((by for one in updates if one.where.loops == value.where.loops for by in _only_every(one, value)), None)
-        divided = next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and _counts_updates(computation, each.args[1], every, value)), None)
+        divided = next((one for one in _lengths(schedule) if every is not None and _is_share_of_passes(computation, value, one, every)), None)
+        divided = divided or next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and _counts_updates(computation, each.args[1], every, value)), None)
         if divided is not None:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
@@ -467,6 +468,13 @@ def _counts_updates(computation: Computation, divisor: Value, every: Value, valu
         return False
     sizes = [over.argument("batch_size", 1) if over.op == "torch.utils.data.DataLoader" else over.args[2] if over.op == "range" and len(over.args) > 2 else None for _, over in list(_loops(computation, value))[-1:]]
     return any((number(one) or 1) > 1 and (number(one) or 0) * batches == samples for one in sizes)
+
+
+def _is_share_of_passes(computation: Computation, value: Value, length: Value, every: Value) -> bool:
+    """Whether a number of steps, times `every`, is that of all passes of the loops around a value."""
+    bounds, steps, each = [_bound_of(computation, value, loop) for loop in value.where.loops], number(length), number(every)
+    whole = math.prod(number(one) or 0.0 for one in bounds)
+    return steps is not None and each is not None and each > 1 and whole > 0 and abs(steps * each - whole) < 0.02 * whole
 
 
 def _every(step: Value) -> Iterator[Value]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, Where, origins
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, Where, origins, same
 from probe.diagnose.code.finders.losses.followers import owner, settled
+from probe.diagnose.code.flow import may_be_run
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -85,6 +87,20 @@ def _average_forgets(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("copy-of-itself")
+def _mixed_with_itself(program: Program) -> Iterator[Remark]:
+    """An entry of a dict or list of weights is set to a mixture of nothing but itself."""
+    for value in computation_of(program).of("set_item"):
+        new = value.args[2] if len(value.args) == 3 else value
+        store = value.args[0]
+        if new.op not in ("add", "lerp") or len(new.args) < 2 or not isinstance(store, Table | Many):
+            continue
+        shares, entries = _shares(new, store, value.where), [one for one in origins(new, ("part",)) if one.op == "part" and one.args and one.args[0] is store]
+        if shares is not None and shares[1] == 0 and abs(shares[0] - 1) < 1e-6 and len(entries) > 1 and all(same(one, entries[0]) for one in entries):
+            yield Remark(value.node, f"{short(value.node)} mixes an entry with itself: nothing of the network comes into the average")
+            return
+
+
 @FINDERS.add("average-never-used")
 def _never_read(program: Program) -> Iterator[Remark]:
     """An average of the weights is kept up in the training, and nothing ever reads it."""
@@ -123,6 +139,13 @@ def _is_given_away(computation: Computation, holder: Value) -> bool:
     return any(one.op not in ("set_attribute", "is_not", "is") and not one.where.apart for one in computation.users(holder))
 
 
+def _may_run(computation: Computation, value: Value) -> bool:
+    """Whether what the script does not call itself may run, as a method that a library or another name calls."""
+    method, program = value.where.functions[0], computation.program
+    of = program.class_of(method)
+    return isinstance(method, ast.FunctionDef) and of is not None and may_be_run(program, method, of)
+
+
 def _is_read(computation: Computation, store: Value) -> bool:
     """Whether anything but what keeps up a dict or list reads it."""
     for one in computation.of("@object"):
@@ -135,7 +158,7 @@ def _is_read(computation: Computation, store: Value) -> bool:
     while waiting:
         at = waiting.pop()
         for user in computation.users(at):
-            if id(user) in seen or user.where.apart:
+            if id(user) in seen or (user.where.apart and not _may_run(computation, user)):
                 continue
             seen.add(id(user))
             own = user.args[0] if user.args else user

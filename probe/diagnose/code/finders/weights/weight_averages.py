@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Value, alternatives
 from probe.diagnose.code.finders.losses.followers import mixtures, owner, runs_of, settled
+from probe.diagnose.code.flow import may_be_run
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -88,7 +89,7 @@ def _not_kept_up(program: Program) -> Iterator[Remark]:
         if not one.value.where.apart or len(functions) != 1 or len(others) != 1 or others[0].op != "@input" or one.share_of(one.into) <= 0.5:
             continue
         holder = next((each for each in computation.of("@object") if isinstance(each, Instance) and any(held is one.into for held in each.attributes.values())), None)
-        if holder is None or not isinstance(functions[0], ast.FunctionDef) or _is_called(program, computation, functions[0].name, holder):
+        if holder is None or not isinstance(functions[0], ast.FunctionDef) or _is_called(program, computation, functions[0].name, holder) or (holder.of is not None and may_be_run(program, functions[0], holder.of)):
             continue
         used = runs_of(computation, one.into) or [each for each in computation.of("state_dict") if plain(each.args[0]) is one.into and not each.where.apart]
         if used:

@@ -114,7 +114,7 @@ def probabilities_added_up(program: Program) -> Iterator[Remark]:
             kind = _said(said)
             if kind is None or not _is_running(score) or _said(score) is not None:
                 continue
-            if _ranks_texts(computation, total):
+            if _ranks_texts(computation, total, score) and (kind[1].op != "run" or _chooses_words(computation, kind[1])):
                 yield Remark(total.node, f"{short(total.node)} adds up {kind[0]} ({short(kind[1].node)}, line {kind[1].line}), and the best texts are kept by that sum")
                 return
 
@@ -143,10 +143,32 @@ def _is_running(score: Value) -> bool:
     return all(number(one) in (0.0, 1.0) or bare(one, "part", "expand").op in ("zeros", "full", "zeros_like", "set_item", "new_zeros") or one.op in ("element", "part", "add", "list") for one in alternatives(bare(score)))
 
 
-def _ranks_texts(computation: Computation, total: Value) -> bool:
+def _chooses_words(computation: Computation, score: Value) -> bool:
+    """Whether the layer that gives a score learns to choose one of several, and not a reward or a value."""
+    layer = plain(score.args[0])
+    chosen = [one for one in computation.of("cross_entropy", "log_softmax", "softmax", "nll_loss") if any(each.op == "run" and each.args and plain(each.args[0]) is layer for each in origins(one))]
+    return bool(chosen) or not any(True for _ in losses(computation))
+
+
+def _goes_on(kept: Value, score: Value) -> bool:
+    """Whether a score is that of what was kept in the passes before, in a loop: no sum over networks or views that begins
+    anew before each choice."""
+    begun: list[Value] = []
+    waiting = [score]
+    while waiting and len(begun) < 40:
+        found = [bare(one, "part", "expand") for one in alternatives(bare(waiting.pop()))]
+        begun += found
+        waiting += [each for one in found if one.op == "add" for each in one.args]
+    return bool(kept.where.loops) and not any((number(one) is not None or one.op in _BEGUN) and kept.where.loops[-1] in one.where.loops for one in begun)
+
+
+_BEGUN = ("zeros", "full", "zeros_like", "new_zeros")
+
+
+def _ranks_texts(computation: Computation, total: Value, score: Value) -> bool:
     """Whether texts are kept by a score: the largest of all are looked for, or a list of pairs is put in order by it."""
     for one in made_from(computation, total, frozenset({*SHAPED, "to", "div", "cat", "stack", "tensor", "list"})):
-        if one.op == "topk":
+        if one.op == "topk" and _goes_on(one, score):
             return True
     for pair in computation.users(total):
         if not isinstance(pair, Many) or pair.op != "tuple" or len(pair.parts) < 2:
