@@ -156,7 +156,7 @@ class Containers:
             return [self.many("tuple", row, node) for row in rows], unrolled
         if over.op == "range":
             bounds = [constant(one) for one in over.args]
-            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and (goes_apart(node) or _is_of_few_parts(node, len(passes))):
+            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and (goes_apart(node, self.program.parent.get(node)) or _is_of_few_parts(node, len(passes))):
                 return [self.constant(place, node) for place in passes], True
             return [self.new("index", over.args, node)], False
         if over.op == "chunk" and isinstance(count := constant(over.argument("chunks", 1)), int) and 0 < count <= MOST_PASSES:

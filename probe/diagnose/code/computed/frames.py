@@ -135,9 +135,9 @@ def _takes_columns(loop: ast.AST) -> bool:
     return any(isinstance(one.elt, ast.Subscript) and isinstance(one.elt.slice, ast.Name) and one.elt.slice.id == target.id for one in inner)
 
 
-def goes_apart(loop: ast.AST) -> bool:
-    """Whether what a loop computes differs from pass to pass by more than its number."""
-    return _makes_layers(loop) or _takes_columns(loop)
+def goes_apart(loop: ast.AST, around: ast.AST | None = None) -> bool:
+    """Whether what a loop computes differs from pass to pass by more than its number. `around`: what a comprehension stands in."""
+    return _makes_layers(loop) or _takes_columns(loop) or _is_taken_apart(loop, around)
 
 
 @lru_cache(maxsize=1000)
@@ -189,3 +189,10 @@ def sort_keys(run: Any, name: str, args: Sequence[Value], named: dict[str, Value
 
 RECOMPUTED = {"torch.utils.checkpoint.checkpoint": 1, "torch.utils.checkpoint.checkpoint_sequential": 2}
 """What runs a layer or function that it is given, and after how many arguments the inputs of that begin."""
+
+
+def _is_taken_apart(node: ast.AST, around: ast.AST | None) -> bool:
+    """Whether each element of a comprehension gets a name of its own: `a, b, c = (torch.zeros(n) for _ in range(3))`."""
+    names = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
+    comprehended = isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1
+    return comprehended and isinstance(names, ast.Tuple | ast.List) and not any(isinstance(one, ast.Starred) for one in names.elts)
