@@ -23,7 +23,7 @@ WITH judged AS (
     SELECT *, recognised_by LIKE '%in train mode%' AS trained, recognised_by LIKE '%same input' AS again FROM python.intervals
     WHERE kind IN ('evaluation', 'inference') AND recognised_by LIKE '%no gradients%' AND state <> 'failed'
 ), counted AS (
-    SELECT COUNT(*) AS n, COUNT(*) FILTER (trained) AS trained, BOOL_AND(again) FILTER (trained) AS again, MIN(step) FILTER (trained) AS step, MEDIAN(batches) FILTER (trained) AS batches,
+    SELECT COUNT(*) AS n, COUNT(*) FILTER (trained) AS trained, COALESCE(AVG(again::INT) FILTER (trained), 0) >= 0.5 AS again, MIN(step) FILTER (trained) AS step, MEDIAN(batches) FILTER (trained) AS batches,
         ARG_MAX(loader, t_ns) AS loader, ARG_MAX(recognised_by, t_ns) FILTER (trained) AS "by" FROM judged
 ), modules AS (
     SELECT DISTINCT ON (module) module, class, p FROM python.modules ORDER BY module, t_ns DESC

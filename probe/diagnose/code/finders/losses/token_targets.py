@@ -297,6 +297,8 @@ def place_of(value: Value) -> Place | None:
             known, value = known - start, value.args[2]
         elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
             known, value = known - by, value.args[0]
+        elif value.op == "pad" and isinstance(sides := value.argument("pad", 1), Many) and len(sides.parts) == 2 and (before := number(sides.parts[0])) is not None:
+            known, value = known - before, value.args[0]
         elif value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill") or (isinstance(index, Many) and all(one.op == "@constant" and one.data in (None, Ellipsis) for one in index.parts)):
             value = value.args[0]
         elif cut is not None:
