@@ -12,6 +12,7 @@ from probe.diagnose.code.finders.graphs.messages import (
     zeros_in_the_reduction,
 )
 from probe.diagnose.code.finders.graphs.other_ends import degree_of_the_other_end
+from probe.diagnose.code.finders.graphs.rejected_draws import held_out_never_drawn
 from probe.diagnose.code.finders.graphs.sampled_neighbours import (
     held_out_one_by_one,
     loss_of_the_neighbours,
@@ -275,3 +276,10 @@ RULES.add(
     "what should be a mean is one of another weight: nodes that many edges lead to are far too large, and others too small",
     "count the edges where they are added up: count.index_add_(0, dst, ones)",
 )(degree_of_the_other_end)
+
+
+RULES.add(
+    "held-out-never-drawn",
+    "pairs of the test part are the only ones that are neither learned nor called wrong: the network tells them by that, and its score is too high",
+    "reject only what the training part holds; keep the table of all pairs for the ranking of the evaluation",
+)(held_out_never_drawn)

@@ -72,6 +72,8 @@ def _reports(flow: Flow) -> Iterator[tuple[ast.If, float, ast.AST, str, float, b
             number = number_in(divisor)
             if where not in inside or name not in sums or every is None or number is None or not _is_mean(flow, sums[name].value, loop) or not isinstance(where, ast.BinOp):
                 continue
+            if next((one for one in program.parents(where) if isinstance(one, ast.If)), None) is not node:
+                continue  # in one of several such turns
             anew = any(isinstance(one, ast.Assign) and name in _set_by(one) for one in inside)
             yield node, every, where, name, number, anew
 

@@ -148,12 +148,10 @@ def _reports(program: Program) -> Iterator[tuple[Value, Tally, Value, Value]]:
         if value.where.loops[: len(tally.total.where.loops)] != tally.total.where.loops or value.node in said:
             continue
         asked = {id(test) for test, _ in tally.total.where.under}
-        for test, holds in value.where.under:
-            every = _interval(test) if holds and id(test) not in asked else None
-            if every is not None and constant(by) != 0:
-                said.add(value.node)
-                yield value, tally, by, every
-                break
+        intervals = [every for test, holds in value.where.under if holds and id(test) not in asked and (every := _interval(test)) is not None]
+        if len(intervals) == 1 and constant(by) != 0:  # of two, the turns between reports are a multiple of both
+            said.add(value.node)
+            yield value, tally, by, intervals[0]
 
 
 def _interval(test: Value) -> Value | None:

@@ -103,6 +103,9 @@ def _rounded(value: Value, depth: int = 16) -> Value | None:
     value = bare(value, *_PASSED)
     if depth == 0:
         return None
+    if value.op in ("cat", "concatenate", "stack", "vstack") and value.args and isinstance(value.args[0], Many):
+        parts = [_rounded(one, depth - 1) for one in value.args[0].parts]
+        return parts[0] if parts and None not in parts else None
     if value.op == "where" and len(value.args) == 3 and all(number(one) is not None for one in value.args[1:]):
         return value
     if value.op in _ROUNDED:
