@@ -26,6 +26,7 @@ from probe.diagnose.code.traits.updates import never_both
 
 FINDERS = Finders()
 _LAYERS = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
+_ATTEND = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _CELLS = ("torch.nn.LSTMCell", "torch.nn.GRUCell", "torch.nn.RNNCell")
 
 
@@ -134,31 +135,42 @@ def _after_packing(program: Program) -> Iterator[Remark]:
 
 @FINDERS.add("batch-for-time")
 def _loader_gives_batches(program: Program) -> Iterator[Remark]:
-    """What a loader has stacked, batch first, is read by a recurrent layer that takes the time first."""
+    """What a loader has stacked, batch first, is read by a recurrent layer or an attention that takes the time first."""
     for run in computation_of(program).of("run"):
         layer = run.args[0]
-        if not _is_run(run) or len(run.args) < 2 or batch_first(layer) is not False:
+        if not _is_run(run, _LAYERS + _ATTEND) or len(run.args) < 2 or batch_first(layer) is not False:
             continue
         rows = _as_the_loader_gave(run.args[1])
         if rows is not None and rank(run.args[1]) in (None, 3):
-            yield Remark(run.node, f"{short(run.node)} reads batches of a loader, whose first axis is the batch, and {short(layer.node)} is made without batch_first=True: it goes over the samples")
+            yield Remark(run.node, f"{short(run.node)} reads batches, whose first axis is the batch ({short(rows.node)}, line {rows.line}), and {short(layer.node)} is made without batch_first=True: it goes over the samples")
 
 
-def _as_the_loader_gave(value: Value) -> Value | None:
+def _as_the_loader_gave(value: Value, depth: int = 12) -> Value | None:
     """The batch that a value is made of by operations that keep its first two axes where they are; None if there are others."""
-    for _ in range(12):
-        if value.op == "rows":
-            loader = value.named.get("loader")
-            whole = loader is not None and loader.argument("batch_sampler") is None and loader.argument("collate_fn", 6) is None and number(loader.argument("batch_size", 1)) != 0
-            return value if whole and not (loader is not None and "batch_size" in loader.named and is_none(loader.named["batch_size"])) else None
-        layer = value.args[0].op.rpartition(".")[2] if value.op == "run" and len(value.args) == 2 else ""
-        if layer in ("Embedding", "Linear", "LayerNorm", "Dropout"):
-            value = value.args[1]
-        elif value.op in ("dropout", "relu", "gelu", "tanh", "to", "float", "long", "layer_norm") and value.args:
-            value = value.args[0]
-        else:
-            return None
+    if value.op == "rows":
+        loader = value.named.get("loader")
+        whole = loader is not None and loader.argument("batch_sampler") is None and loader.argument("collate_fn", 6) is None and number(loader.argument("batch_size", 1)) != 0
+        return value if whole and not (loader is not None and "batch_size" in loader.named and is_none(loader.named["batch_size"])) else None
+    if value.op == "part" and len(value.args) == 2 and not isinstance(value.args[1], Many) and _are_drawn(value.args[1]):
+        return value if value.args[0].op not in ("t", "T", "transpose", "permute") else None
+    layer = value.args[0].op.rpartition(".")[2] if value.op == "run" and len(value.args) == 2 else ""
+    if depth and layer in ("Embedding", "Linear", "LayerNorm", "Dropout"):
+        return _as_the_loader_gave(value.args[1], depth - 1)
+    if depth and value.op in ("dropout", "relu", "gelu", "tanh", "to", "float", "long", "layer_norm") and value.args:
+        return _as_the_loader_gave(value.args[0], depth - 1)
+    if depth and value.op in ("add", "mul", "div") and len(value.args) == 2:
+        found = [one for side in value.args if (one := _as_the_loader_gave(side, depth - 1)) is not None]
+        return found[0] if found else None
     return None
+
+
+def _are_drawn(index: Value) -> bool:
+    """Whether an index is numbers of samples, drawn at random or in a random order: `x[order[i : i + n]]`."""
+    index = bare(index)
+    while index.op in ("part", "element") and index.args and (index.op == "element" or index.args[1].op == "slice"):
+        index = bare(index.args[0])
+        index = bare(index.args[0]) if index.op in ("split", "chunk", "tensor_split") and index.args else index
+    return index.op in ("randperm", "randint", "permutation", "integers")
 
 
 # Loops that read a sequence -------------------------------------------------
