@@ -366,11 +366,11 @@ def _default_of(function: Function | None, parameter: ast.arg) -> ast.expr | Non
 
 
 _RUN_BY_TORCH = ("forward", "step", "backward", "setup_context", "transform", "__call__")
-
-
+"""Methods that torch calls of its own classes."""
 _PLAIN = ("no_grad", "inference_mode", "enable_grad", "staticmethod", "classmethod", "override", "compile")
 """Decorators that register nothing."""
 _NO_LIBRARY = ("", "object", "abc", "ABC", "typing", "Protocol", "Generic")
+"""What a class may extend that calls none of its methods by itself."""
 
 
 def may_be_run(program: Program, method: Function, of: ast.ClassDef) -> bool:

@@ -17,6 +17,8 @@ BUILTINS = frozenset({
     "round", "any", "all", "type", "pow", "divmod", "id", "callable", "slice", "input", "hash", "repr", "format", "chr", "ord", "exit",
 })
 """Names that Python knows without an import."""
+RECOMPUTED = {"torch.utils.checkpoint.checkpoint": 1, "torch.utils.checkpoint.checkpoint_sequential": 2}
+"""What runs a layer or function that it is given, and after how many arguments the inputs of that begin."""
 
 
 class Frame:
@@ -185,10 +187,6 @@ def sort_keys(run: Any, name: str, args: Sequence[Value], named: dict[str, Value
     key, rows = named.get("key"), args[0] if args else None
     if name == "sorted" and isinstance(key, Code) and isinstance(rows, Many) and rows.parts:
         run.call(key, [rows.parts[-1]], {}, node, frame)
-
-
-RECOMPUTED = {"torch.utils.checkpoint.checkpoint": 1, "torch.utils.checkpoint.checkpoint_sequential": 2}
-"""What runs a layer or function that it is given, and after how many arguments the inputs of that begin."""
 
 
 def _is_taken_apart(node: ast.AST, around: ast.AST | None) -> bool:
