@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Value, bare, is_none, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, is_none, origins, same
 from probe.diagnose.code.traits.numberings import contents
 from probe.diagnose.code.traits.updates import optimizer_of
 
@@ -58,3 +58,16 @@ def holds_outputs(computation: Computation, value: Value) -> bool:
     """Whether a value is read from an array or a list that what a network says was put into, as it is: `values[t + 1]`."""
     inner = bare(value)
     return inner.op in ("part", "either", "element") and any(bare(one).op == "run" for one in contents(computation, inner))
+
+
+def data_of(value: Value) -> Value:
+    """The data that a value is some of: without rows, parts and what only changes its shape or type."""
+    for _ in range(20):
+        value = bare(value)
+        if value.op in ("part", "element", "rows", "index_select") and value.args:
+            value = value.args[0]
+        elif isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        else:
+            break
+    return value

@@ -12,6 +12,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_of, short
 from probe.diagnose.code.traits.arithmetic import module
 from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.uses import data_of
 
 FINDERS = Finders()
 _COMPARED = ("gt", "ge", "lt", "le", "ne", "isnan", "isfinite")
@@ -30,7 +31,7 @@ def _holes_judged(program: Program) -> Iterator[Remark]:
         if id(value) in in_losses or len(value.args) < 2:
             continue
         for made, other in (value.args[:2], value.args[1::-1]):
-            root, layers = _root(other), _layers(made)
+            root, layers = data_of(other), _layers(made)
             found = next((one for one in learned if one[1].node is root.node and one[1].op == root.op and one[2] & layers), None)
             if found is None or bare(other).op == "sub" or any(one.op == "run" for one in origins(other)) or _asked(computation, root, in_losses):
                 continue
@@ -47,11 +48,11 @@ def _hidden_judged(program: Program) -> Iterator[Remark]:
     in_losses = {id(one) for _, loss in losses(computation) for one in origins(loss)} if known else set()
     for loss, product, mask, target, layers in known:
         later = [one for one in computation.values if one.number > loss.number and id(one) not in in_losses]
-        if any(_root(arg).node is mask.node for one in later if one.op not in _PICKED for arg in one.args):
+        if any(data_of(arg).node is mask.node for one in later if one.op not in _PICKED for arg in one.args):
             continue
         for value in later:
             pairs = (value.args[:2], value.args[1::-1]) if value.op in _ERRORS and len(value.args) > 1 else ()
-            if any(_root(other).node is target.node and _root(other).op == target.op and _layers(made) & layers and bare(other).op != "sub" for made, other in pairs):
+            if any(data_of(other).node is target.node and data_of(other).op == target.op and _layers(made) & layers and bare(other).op != "sub" for made, other in pairs):
                 yield Remark(value.node, f"{short(value.node)} counts all places, also those that the loss leaves out by {short(product.node)} (line {product.line}): nothing reads the mask of these rows")
                 return
 
@@ -65,9 +66,9 @@ def _weighed(loss: Value) -> Iterator[tuple[Value, Value, Value, set[int]]]:
         for product in origins(one.args[0]) if len(masks) == 1 else ():
             if product.op != "mul" or len(product.args) != 2 or not any(bare(each) is bare(masks[0]) or same(bare(each), bare(masks[0])) for each in product.args):
                 continue
-            mask = _root(masks[0])
+            mask = data_of(masks[0])
             error = next((each for each in origins(product) if each.op in _ERRORS and len(each.args) > 1), None)
-            target = next((_root(side) for side in error.args[:2] if not any(each.op == "run" for each in origins(side))), None) if error is not None else None
+            target = next((data_of(side) for side in error.args[:2] if not any(each.op == "run" for each in origins(side))), None) if error is not None else None
             if target is not None and target is not mask and not any(each.op == "run" for each in origins(mask)) and (mask.op in (*_COMPARED, "eq", "invert", "bool", "bernoulli") or any(_MASKS.search(name) for name in names_of(product.node))):
                 yield product, mask, target, _layers(loss)
 
@@ -83,7 +84,7 @@ def _masked(loss: Value) -> Iterator[tuple[Value, Value, set[int]]]:
             inner = bare(each, "invert")
             test = next((part for part in (inner, *map(bare, inner.args)) if part.op in _COMPARED), inner) if inner.op in ("and", "logical_and") else inner
             if test.op in _COMPARED and test.args and (test.op in ("isnan", "isfinite") or (len(test.args) == 2 and _stands_for_none(number(test.args[1])))):
-                root = _root(test.args[0])
+                root = data_of(test.args[0])
                 if _all_masked(loss, parts, root) and not any(part.op == "run" for part in origins(root)) and _is_target(parts, root) and root.op not in ("rand", "randn", "rand_like"):
                     yield test, root, layers
 
@@ -98,7 +99,7 @@ def _all_masked(loss: Value, parts: list[Value], root: Value) -> bool:
     cuts = [one for one in parts if one.op in ("part", "mul") and len(one.args) == 2 and any(_is_mask(each) for each in one.args)]
     free = {id(one) for one in origins(loss, (), cuts)}
     for one in parts:
-        if one.op not in _ERRORS or len(one.args) < 2 or not any(_root(_unmasked(side)) is root for side in one.args[:2]):
+        if one.op not in _ERRORS or len(one.args) < 2 or not any(data_of(_unmasked(side)) is root for side in one.args[:2]):
             continue
         if not any(bare(side) in cuts for side in one.args[:2]) and id(one) in free:
             return False
@@ -113,7 +114,7 @@ def _is_mask(value: Value) -> bool:
 
 def _is_target(parts: list[Value], root: Value) -> bool:
     """Whether what a network gives is compared with some of the values in a loss."""
-    return any(one.op in _ERRORS and len(one.args) > 1 and any(_root(_unmasked(side)) is root for side in one.args[:2]) for one in parts)
+    return any(one.op in _ERRORS and len(one.args) > 1 and any(data_of(_unmasked(side)) is root for side in one.args[:2]) for one in parts)
 
 
 def _unmasked(value: Value) -> Value:
@@ -123,22 +124,9 @@ def _unmasked(value: Value) -> Value:
 
 def _asked(computation: Computation, root: Value, in_losses: set[int]) -> bool:
     """Whether the program asks outside of its losses where a target holds a value."""
-    return any(id(one) not in in_losses and one.args and _root(one.args[0]).node is root.node for one in computation.of(*_COMPARED, "eq", "nanmean", "nan_to_num"))
+    return any(id(one) not in in_losses and one.args and data_of(one.args[0]).node is root.node for one in computation.of(*_COMPARED, "eq", "nanmean", "nan_to_num"))
 
 
 def _layers(value: Value) -> set[int]:
     """The last layers that a value is made of."""
     return {id(module(one.args[0])) for one in origins(value, ("run",)) if one.op == "run" and one.args}
-
-
-def _root(value: Value) -> Value:
-    """The data that a value is some of."""
-    for _ in range(20):
-        value = bare(value)
-        if value.op in ("part", "element", "rows", "index_select") and value.args:
-            value = value.args[0]
-        elif isinstance(value, Many) and len(value.parts) == 1:
-            value = value.parts[0]
-        else:
-            break
-    return value

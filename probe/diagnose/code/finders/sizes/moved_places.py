@@ -12,6 +12,7 @@ from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import module
 from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.uses import data_of
 
 _PLACES = ("argmax", "argmin", "max", "topk")
 _APART = ("mod", "remainder", "floordiv", "divmod", "unravel_index", "div")
@@ -29,7 +30,7 @@ def left_on_the_coarse_grid(program: Program) -> Iterator[Remark]:
                 continue
             layers = _layers(made)
             learned = list(_divided(computation)) if learned is None else learned
-            root = _root(other)
+            root = data_of(other)
             found = next((one for one in learned if one[2] & layers and one[1].op == root.op and one[1].node is root.node), None)
             if found is not None and root.op not in ("div", "floordiv", "mul") and not any(one.op in ("interpolate", "upsample") or "Upsample" in one.op for one in origins(made)):
                 by = found[0].args[1]
@@ -56,21 +57,8 @@ def _divided(computation: Computation) -> Iterator[tuple[Value, Value, set[int]]
             layers = _layers(made)
             parts = list(origins(target)) if layers else []
             for one in parts if not any(each.op == "run" for each in parts) else ():
-                if one.op in ("div", "floordiv") and len(one.args) == 2 and (number(one.args[1]) or 0) >= 2 and _root(one.args[0]).op not in ("sub", "pow", "square", "neg"):
-                    yield one, _root(one.args[0]), layers
-
-
-def _root(value: Value) -> Value:
-    """The points that a value is some of."""
-    for _ in range(20):
-        value = bare(value)
-        if value.op in ("part", "element", "rows", "index_select") and value.args:
-            value = value.args[0]
-        elif isinstance(value, Many) and len(value.parts) == 1:
-            value = value.parts[0]
-        else:
-            break
-    return value
+                if one.op in ("div", "floordiv") and len(one.args) == 2 and (number(one.args[1]) or 0) >= 2 and data_of(one.args[0]).op not in ("sub", "pow", "square", "neg"):
+                    yield one, data_of(one.args[0]), layers
 
 
 def moved_against_the_crop(program: Program) -> Iterator[Remark]:
@@ -80,10 +68,10 @@ def moved_against_the_crop(program: Program) -> Iterator[Remark]:
     crops = [(one, begins) for one in computation.of("part") if (begins := _begins(one)) and id(one.args[1]) not in drawn]
     for value in computation.of("add") if crops else ():
         for points, offset in (value.args[:2], value.args[1::-1]) if len(value.args) > 1 else ():
-            if bare(points).op not in ("part", "element", "@input") or _root(points).op in ("shape", "size", "len", "randint", "range", "@constant") or any(one.op == "run" for one in origins(points)):
+            if bare(points).op not in ("part", "element", "@input") or data_of(points).op in ("shape", "size", "len", "randint", "range", "@constant") or any(one.op == "run" for one in origins(points)):
                 continue
             parts = _numbers(offset)
-            if len(parts) < 2 and not any(user.op == "set_item" and len(user.args) == 3 and user.args[2] is value and _root(user.args[0]) is _root(points) for user in computation.users(value)):
+            if len(parts) < 2 and not any(user.op == "set_item" and len(user.args) == 3 and user.args[2] is value and data_of(user.args[0]) is data_of(points) for user in computation.users(value)):
                 continue
             crop = next((one for one, begins in crops if parts and all(id(each) in begins for each in parts) and one.where.functions == value.where.functions and one.where.loops == value.where.loops), None)
             if crop is not None and not any(one is crop for one in origins(points)) and _go_together(computation, crop, value):

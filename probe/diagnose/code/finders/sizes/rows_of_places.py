@@ -9,6 +9,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, number, origin
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.uses import data_of
 
 _COMPARED = ("sub", "mse_loss", "l1_loss", "smooth_l1_loss", "cdist")
 
@@ -20,7 +21,7 @@ def compared_rows_first(program: Program) -> Iterator[Remark]:
     pairs = [(one, (*found, other)) for one in computation.of(*_COMPARED) if len(one.args) > 1 for made, other in (one.args[:2], one.args[1::-1]) if (found := _taken_apart(made)) is not None]
     known = list(_columns_first(computation)) if pairs else []
     for value, (decoded, is_row_first, other) in pairs:
-        root = _root(other)
+        root = data_of(other)
         signs = {(row_first, id(at)): at for points, row_first, at in known if points is root or (points.node is root.node and points.op == root.op)}
         orders = {row_first for row_first, _ in signs}
         if len(orders) == 1 and is_row_first not in orders:
@@ -109,17 +110,4 @@ def _column(value: Value) -> tuple[Value, int] | None:
     index = value.args[1]
     last = index.parts[-1] if isinstance(index, Many) and index.op == "tuple" and index.parts else index
     place = number(last)
-    return (_root(value.args[0]), int(place)) if place in (0, 1) else None
-
-
-def _root(value: Value) -> Value:
-    """The points that a value is some of."""
-    for _ in range(20):
-        value = bare(value)
-        if value.op in ("part", "element", "rows", "index_select") and value.args:
-            value = value.args[0]
-        elif isinstance(value, Many) and len(value.parts) == 1:
-            value = value.parts[0]
-        else:
-            break
-    return value
+    return (data_of(value.args[0]), int(place)) if place in (0, 1) else None
