@@ -142,7 +142,8 @@ def _part_of(flow: Flow, name: ast.Name) -> str | None:
     local = flow.program.local_function(call) if isinstance(call, ast.Call) else None
     if held != trained:
         return "held out" if held else "training"
-    return "training" if local is not None and not held and trains(flow.program, local) else None
+    fits = local is not None and any(flow.program.called(one).startswith("torch.optim.") for one in ast.walk(local))  # a probe of its own
+    return "training" if local is not None and not held and not fits and trains(flow.program, local) else None
 
 
 @RULES.add("stopped-the-wrong-way", "the training stops while it goes well, and the worst state counts as the best", "compare a loss by <, and a share of right answers by >")
