@@ -431,7 +431,7 @@ def _part_without_graph(program: Program) -> Iterator[Remark]:
                 if one.op != "torch.autograd.grad" or one.where.no_grad or one.node in said or len(one.args) > 3 or "**" in one.named or not (graph is None or constant(graph) is False):
                     continue
                 by = one.argument("inputs", 1)
-                if by is not None and _is_input(by) and _is_of_learned(one) and not _is_passed_on(computation, one, by):
+                if by is not None and _is_input(by) and _is_of_learned(one) and not _is_passed_on(computation, one, by) and not _moves_its_input(computation, one, by):
                     said.add(one.node)
                     yield Remark(one.node, f"{short(one.node)} is taken without create_graph=True, and is a part of the loss (line {term.line}): nothing flows back through the derivative")
 
@@ -451,6 +451,24 @@ def _is_passed_on(computation: Computation, derivative: Value, by: Value) -> boo
             if user.op in ("part", "element", "split", "chunk", "zip", "tuple", "list", "flatten", "view", "reshape"):
                 waiting.append(user)
     return False
+
+
+def _moves_its_input(computation: Computation, derivative: Value, by: Value) -> bool:
+    """Whether a derivative moves the very point that it was taken at, as a sampler or an attack does: `x.detach() - step * grad`."""
+    place = _point(by)
+    waiting, seen = [derivative], {id(derivative)}
+    while waiting and len(seen) < 40:
+        for user in computation.users(waiting.pop()):
+            if user.op in ("add", "sub", "sub_", "add_") and len(user.args) > 1 and any(_point(side) is place for side in user.args[:2]):
+                return True
+            if user.op in ("part", "element", "tuple", "list", "mul", "div", "neg", "sign", "normalize", "clamp", "add", "sub", "detach") and id(user) not in seen:
+                seen.add(id(user))
+                waiting.append(user)
+    return False
+
+
+def _point(value: Value) -> Value:
+    return bare(value, "detach", "detach_", "requires_grad_", "clone", "data")
 
 
 def _is_input(value: Value) -> bool:
