@@ -78,7 +78,7 @@ SELECT COALESCE(adversarial.compete, CASE WHEN turns.yes THEN 'two trainings tak
 FROM judged, adversarial, moving, turns, terms, other_way
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))
-    -- A loss far below 0 is a difference or a density: near 0 again it has lost nothing unless it is above where it began.
-    AND (best >= -$share * ABS(start) OR now > start + $share * (start - best))
+    -- A loss far below 0 is a difference or a density: towards 0 again it has lost nothing unless it is above 0, and above where it began.
+    AND (best >= -$share * ABS(start) OR now > GREATEST(start, 0) + $share * (GREATEST(start, 0) - best))
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), 5 * $block) AS unknown FROM seen HAVING COUNT(*) < 5 * $block
