@@ -36,10 +36,11 @@ def gradient_row(torch: Any, model: Any, forwards: RepeatedForwards) -> dict[str
     ends_s = time.monotonic() + LONGEST_S
     slopes: dict[str, list[float]] = {}
     outputs = [number for number, one in enumerate(forwards.run({})) if one.numel()][:MOST_OUTPUTS]
-    gradients = {number: forwards.gradients_of(number, [one for _, one in chosen]) for number in outputs}
-    for shift in SHIFTS:
-        for number in outputs:
-            for (name, parameter), gradient in zip(chosen, gradients[number], strict=True):
+    for number in outputs:  # one after the other: the gradients of several would need more memory
+        gradients = forwards.gradients_of(number, [one for _, one in chosen])
+        seems_turned = False
+        for shift in SHIFTS:
+            for (name, parameter), gradient in zip(chosen, gradients, strict=True):
                 if gradient is None or not bool(gradient.any()):
                     continue
                 if time.monotonic() > ends_s:
@@ -47,13 +48,14 @@ def gradient_row(torch: Any, model: Any, forwards: RepeatedForwards) -> dict[str
                         continue
                     return None
                 slope = _slope(torch, forwards, number, parameter, gradient, shift)
+                seems_turned = seems_turned or _turned(slope)
                 if slope == slope or shift == SHIFTS[0]:
                     slopes.setdefault(name, []).append(slope)
-        turned = {name: each for name, each in slopes.items() if all(_turned(one) for one in each)}
-        if not turned:
-            break
+            if not seems_turned:
+                break
     if not slopes:
         return None
+    turned = {name: each for name, each in slopes.items() if all(_turned(one) for one in each)}
     right = {name: each for name, each in slopes.items() if all(_is_exact(one) for one in each)}
     row: dict[str, Any] = {
         "question": "gradient", "effect": _median(right), "leak": _median(turned),
