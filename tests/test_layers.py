@@ -6,6 +6,7 @@ Every import counts, also those in functions and under TYPE_CHECKING.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,8 +162,12 @@ OURS = {module_of(file): file for file in FILES}
 
 @cache
 def tree_of(file: Path) -> ast.Module:
-    """Syntax tree of a file."""
-    return ast.parse(file.read_text(encoding="utf-8"))
+    """Syntax tree of a file, without the garbage collector, which would walk all trees again and again."""
+    gc.disable()
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
 
 
 @cache
@@ -181,7 +186,7 @@ def imports_of(file: Path) -> tuple[Import, ...]:
                     yield Import(full if full in OURS else module, child.lineno, inside)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 yield from walk(child, True)
-            else:
+            elif not isinstance(child, ast.expr):  # which imports nothing
                 yield from walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
     return tuple(walk(tree_of(file), False))
@@ -310,7 +315,8 @@ def is_blind(node: ast.AST) -> bool:
         caught = BLIND if node.type is None else names_in(node.type)
         ending = node.body[-1]
         return bool(caught & BLIND) and not (isinstance(ending, ast.Raise) and ending.exc is None)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+    called = getattr(node, "func", None)
+    if isinstance(node, ast.Call) and "suppress" in (getattr(called, "id", ""), getattr(called, "attr", "")):
         return any(names_in(argument) & BLIND for argument in node.args)
     return False
 

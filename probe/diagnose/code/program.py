@@ -1,4 +1,4 @@
-"""A program's source files, parsed: what stands where, what gives variables a value, what expressions give.
+"""The names of a program: what gives variables a value, what calls run, what expressions give.
 
 Kinds do not depend on the order of statements: where two assignments disagree, or a value comes from code
 that is not part of the program, its kind is unknown (None), and a rule says nothing. Pure.
@@ -7,25 +7,21 @@ that is not part of the program, its kind is unknown (None), and a rule says not
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain, takewhile
 from typing import NamedTuple
 
 from probe.diagnose.code.library_kinds import Kind, made_by
+from probe.diagnose.code.parsed import Parsed
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import (
     Function,
-    Loop,
-    Node,
-    Scope,
-    blocks_of,
     is_method,
     is_nothing,
     is_own,
     is_self,
     parameters,
     returned,
-    says,
 )
 
 ROUNDS = 4
@@ -63,141 +59,34 @@ class Binding(NamedTuple):
         return self.value if self.how == "assign" and self.place is None else None
 
 
-class Program:
-    """The parsed files of a program. `files` maps a path to its text, or to what was parsed of it; files that
-    cannot be read are in `failed`, with the reason. The first file is the script."""
+class Program(Parsed):
+    """The names, variables and kinds of a program, beside what stands where."""
 
     def __init__(self, files: Mapping[str, str | Source]) -> None:
-        found = [one if isinstance(one, Source) else Source(path, one) for path, one in files.items()]
-        self.sources = [source for source in found if source.failed is None]
-        self.failed = {source.path: source.failed for source in found if source.failed is not None}
-        self.source_of: dict[ast.AST, Source] = {}
-        self.parent: dict[ast.AST, ast.AST] = {}
-        self._of_type: dict[type[ast.AST], list[ast.AST]] = {}
-        self._number: dict[ast.AST, int] = {}
-        self.functions: dict[str, list[Function]] = {}
-        self.classes: dict[str, list[ast.ClassDef]] = {}
+        super().__init__(files)
         self._kinds: Kinds = {}
         self._returns: dict[ast.AST, Kind | None] = {}
         self._known: dict[ast.AST, Kind | None] = {}
         self.bound: dict[Key, list[Binding]] = {}
-        for source in self.sources:
-            self._index(source)
+        self._full_names: dict[ast.AST, str | None] = {}
+        self._run: dict[ast.Call, Function | None] = {}
         for node in self.everywhere(ast.AST):
             self._assigned(node)
         for _ in range(ROUNDS):
             self._infer()
-
-    # What stands where ------------------------------------------------------
-
-    def _index(self, source: Source) -> None:
-        for node in ast.walk(source.tree):
-            self.source_of[node] = source
-            self._of_type.setdefault(type(node), []).append(node)
-            self._number[node] = len(self._number)
-            for child in ast.iter_child_nodes(node):
-                self.parent[child] = node
-            if isinstance(node, Function):
-                self.functions.setdefault(node.name, []).append(node)
-            elif isinstance(node, ast.ClassDef):
-                self.classes.setdefault(node.name, []).append(node)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    name = alias.asname or alias.name.partition(".")[0]
-                    source.imports[name] = alias.name if alias.asname else name
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for alias in node.names:
-                    source.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-
-    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, innermost first."""
-        at = self.parent.get(node)
-        while at is not None:
-            yield at
-            at = self.parent.get(at)
-
-    def scope(self, node: ast.AST) -> Scope:
-        """The function, lambda, class or module whose names a node's own names are."""
-        for around in self.parents(node):
-            if isinstance(around, Scope):
-                return around
-        assert isinstance(node, ast.Module)
-        return node
-
-    def function_of(self, node: ast.AST) -> Function | None:
-        """The function around a node; None at the top of a file."""
-        return next((one for one in self.parents(node) if isinstance(one, Function)), None)
-
-    def function_name(self, node: ast.AST) -> str | None:
-        """Name of the function around a node; None at the top of a file."""
-        function = self.function_of(node)
-        return None if function is None else function.name
-
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class whose method a node stands in; None outside of classes."""
-        return next((one for one in self.parents(node) if isinstance(one, ast.ClassDef)), None)
-
-    def loops(self, node: ast.AST) -> list[Loop]:
-        """The loops around a node within its function, innermost first."""
-        found: list[Loop] = []
-        for around in self.parents(node):
-            if isinstance(around, Loop):
-                found.append(around)
-            elif isinstance(around, Scope):
-                break
-        return found
-
-    def calls_around(self, node: ast.AST) -> Iterator[ast.Call]:
-        """The calls in whose arguments a node stands, within its statement."""
-        around = takewhile(lambda one: not isinstance(one, ast.stmt), self.parents(node))
-        return (one for one in around if isinstance(one, ast.Call))
-
-    def without_gradient(self, node: ast.AST) -> bool:
-        """Whether a node stands under no_grad, within its function."""
-        for around in self.parents(node):
-            if isinstance(around, (ast.With, ast.AsyncWith)):
-                if any(says(item.context_expr, "no_grad", "inference_mode") for item in around.items):
-                    return True
-            elif isinstance(around, Function):
-                return any(says(one, "no_grad", "inference_mode") for one in around.decorator_list)
-        return False
-
-    def statement(self, node: ast.AST) -> ast.AST:
-        """The innermost statement that a node stands in."""
-        return next((one for one in self.parents(node) if isinstance(one, ast.stmt)), node)
-
-    def frame(self, node: ast.AST) -> Function | ast.Module:
-        """The function around a node, or its file."""
-        return self.function_of(node) or self.source_of[node].tree
-
-    def block(self, statement: ast.AST) -> list[ast.stmt]:
-        """The list of statements that a statement stands in; empty for all else."""
-        return next((found for found in blocks_of(self.parent.get(statement)) if statement in found), [])
-
-    def after(self, statement: ast.AST) -> list[ast.stmt]:
-        """The statements that follow one in its block."""
-        block = self.block(statement)
-        return block[block.index(statement) + 1 :] if isinstance(statement, ast.stmt) and block else []
-
-    def everywhere(self, *types: type[Node]) -> Iterator[Node]:
-        """All nodes of these types in all files, in order of the files."""
-        found = [nodes for kind, nodes in self._of_type.items() if issubclass(kind, types)]
-        nodes = found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
-        return (node for node in nodes if isinstance(node, types))
-
-    def scopes(self) -> Iterator[ast.Module | Function]:
-        """All files and functions."""
-        return self.everywhere(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
-
-    def calls(self) -> Iterator[ast.Call]:
-        """All calls in all files."""
-        return self.everywhere(ast.Call)
 
     # Names --------------------------------------------------------------------
 
     def dotted(self, node: ast.AST) -> str | None:
         """The full name of a thing that is imported (`F.relu` is `torch.nn.functional.relu`), or of a
         function or class of the program (`Net`); None for all else, such as variables."""
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return None
+        if node not in self._full_names:
+            self._full_names[node] = self._full_name(node)
+        return self._full_names[node]
+
+    def _full_name(self, node: ast.AST) -> str | None:
         words: list[str] = []
         at = node
         while isinstance(at, ast.Attribute):
@@ -227,6 +116,11 @@ class Program:
         """The one function or method of the program that a call runs: a method by the class of its object,
         where that is known, and all else by its name, if it is unique. A module's call is its `forward`, and
         another object's its `__call__`."""
+        if call not in self._run:
+            self._run[call] = self._function_of_call(call)
+        return self._run[call]
+
+    def _function_of_call(self, call: ast.Call) -> Function | None:
         func = call.func
         name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
         if isinstance(func, ast.Attribute):
@@ -470,11 +364,16 @@ class Program:
                 for name, given in self.arguments(function, call).items():
                     kinds.setdefault((function, name), set()).add(self.kind(given))
         self._kinds = kinds
-        self._known.clear()
+        self._forget()
         for function in chain(*self.functions.values()):
             found = set(map(self.kind, returned(function)))
             self._returns[function] = next(iter(found)) if len(found) == 1 else None
+        self._forget()
+
+    def _forget(self) -> None:
+        """What follows from kinds is found anew once they are known better."""
         self._known.clear()
+        self._run.clear()
 
     def _element(self, binding: Binding) -> Kind | None:
         """What a part of a call's results is, and what a loop over layers, one ModuleList, gives."""

@@ -40,6 +40,12 @@ class String(ast.Constant):
     value: str
 
 
+@lru_cache(maxsize=1 << 14)
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """A node and all below it, as `ast.walk` gives them. Rules ask for the same nodes again and again."""
+    return tuple(ast.walk(node))
+
+
 # Calls and their arguments --------------------------------------------------
 
 
@@ -116,22 +122,22 @@ def last_word(node: object) -> str:
 
 def names_of(node: ast.AST | None) -> set[str]:
     """The names of variables in an expression or statement."""
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} if node is not None else set()
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)} if node is not None else set()
 
 
 def names_read(node: ast.AST) -> set[str]:
     """The names that an expression or statement reads."""
-    return {one.id for one in ast.walk(node) if is_read(one)}
+    return {one.id for one in walk(node) if is_read(one)}
 
 
 def names_set(node: ast.AST) -> set[str]:
     """The names that a statement gives a value."""
-    return {one.id for one in ast.walk(node) if is_set(one)}
+    return {one.id for one in walk(node) if is_set(one)}
 
 
 def mentions(node: ast.AST, *names: str) -> bool:
     """Whether an attribute of one of these names stands anywhere in a node."""
-    return any(is_attribute(one, *names) for one in ast.walk(node))
+    return any(is_attribute(one, *names) for one in walk(node))
 
 
 def without_data(node: ast.AST) -> ast.AST:
@@ -204,7 +210,7 @@ def _is_long(node: ast.AST) -> bool:
 
 def text_of(node: ast.AST) -> str:
     """An expression as the program writes it, on one line. Its long constants may be secrets: left out."""
-    if any(map(_is_long, ast.walk(node))):
+    if any(map(_is_long, walk(node))):
         node = _Shortened().visit(copy.deepcopy(node))
     return ast.unparse(node)
 
@@ -244,7 +250,7 @@ def returned(function: Function) -> list[ast.expr | None]:
 
 def blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
     """The lists of statements that run one after the other: bodies of functions, loops, branches."""
-    for node in ast.walk(scope):
+    for node in walk(scope):
         yield from blocks_of(node)
 
 
@@ -279,7 +285,7 @@ def pairs_of(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def reads(node: ast.AST, name: str) -> bool:
     """Whether a statement or expression reads a variable (an augmented assignment does)."""
-    for one in ast.walk(node):
+    for one in walk(node):
         if is_name(one, name) and isinstance(one.ctx, (ast.Load, ast.Del)):
             return True
         if isinstance(one, ast.AugAssign) and is_name(one.target, name):

@@ -16,6 +16,7 @@ from probe.diagnose.code.loop.step_calls import Event, calls_in, events_of, goes
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    Function,
     Loop,
     is_attribute,
     is_binary,
@@ -26,6 +27,7 @@ from probe.diagnose.code.syntax import (
     names_set,
     own,
     short,
+    walk,
 )
 
 RULES = Rules("loop")
@@ -34,12 +36,11 @@ _ORDER = "each update is made of other gradients than those of its batches"
 
 def bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
     """What runs as one pass: bodies of loops, functions, files and branches."""
-    for source in program.sources:
-        for node in ast.walk(source.tree):
-            if isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module, ast.If)):
-                yield node, node.body
-            if isinstance(node, ast.If) and node.orelse:
-                yield node, node.orelse
+    for node in program.everywhere(ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module, ast.If):
+        if isinstance(node, Loop | Function | ast.Module | ast.If):  # all are: this tells the type checker
+            yield node, node.body
+        if isinstance(node, ast.If) and node.orelse:
+            yield node, node.orelse
 
 
 def _clears(flow: Flow, event: Event, optimizer: Key | None, alone: bool) -> bool:
@@ -56,7 +57,7 @@ def _backward_inside(flow: Flow, events: list[Event], first: int, last: int, bod
     start, end = events[first].node.lineno, events[last].node.lineno
     return any(
         _runs(flow.program, node, "backward")
-        for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)
+        for statement in body for node in walk(statement) if isinstance(node, ast.Call)
         and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end)
     )
 
@@ -180,7 +181,7 @@ def _clipped_in_each_part(program: Program) -> Iterator[Remark]:
 def _counts(program: Program, call: ast.Call, loop: ast.For) -> bool:
     """Whether a call runs in each n-th turn of a loop."""
     around = [one for one in program.parents(call) if isinstance(one, ast.If) and loop in program.parents(one)]
-    return any(is_binary(part, ast.Mod) for one in around for part in ast.walk(one.test))
+    return any(is_binary(part, ast.Mod) for one in around for part in walk(one.test))
 
 
 @RULES.add("clipped-while-scaled", "the bound is compared with gradients that are thousands of times too large, so that nearly nothing is left of them", "call scaler.unscale_(optimizer) before the clip")
@@ -222,9 +223,9 @@ def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
     """Whether the lines from a backward to its step read gradients, but to clamp them, or the scaler's factor."""
-    nodes = [one for statement in body for one in ast.walk(statement)]
-    clamped = {part for one in nodes if is_method(one, "clamp_") for part in ast.walk(one.func.value)}
-    asked = {part for one in nodes if isinstance(one, ast.If) for part in ast.walk(one.test)}
+    nodes = [one for statement in body for one in walk(statement)]
+    clamped = {part for one in nodes if is_method(one, "clamp_") for part in walk(one.func.value)}
+    asked = {part for one in nodes if isinstance(one, ast.If) for part in walk(one.test)}
     return any(
         is_attribute(one, "grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
         for one in nodes if one not in clamped and one not in asked
@@ -287,10 +288,10 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
         after = program.after(owner)
         events_after = [one for one in events_of(flow, after) if one.what in ("step", "zero", "backward")]
         step = events_after[0] if events_after else None
-        given = any(isinstance(one, ast.Attribute) and one.attr == "grad" and isinstance(one.ctx, ast.Store) for statement in after for one in ast.walk(statement))
+        given = any(isinstance(one, ast.Attribute) and one.attr == "grad" and isinstance(one.ctx, ast.Store) for statement in after for one in walk(statement))
         if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args) and not given:
             for zero in zeros:
-                if _clears(flow, zero, step.of, True) and not any(_runs(program, one, "step") for statement in body for one in ast.walk(statement)):
+                if _clears(flow, zero, step.of, True) and not any(_runs(program, one, "step") for statement in body for one in walk(statement)):
                     yield Remark(step.node, f"{short(step.node)} stands after the loop in which {short(zero.node)} runs in every pass: only the gradients of the last pass are used")
 
 
@@ -299,7 +300,7 @@ def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
     for around in program.parents(node):
         if around is loop:
             return False
-        if isinstance(around, ast.If) and any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
+        if isinstance(around, ast.If) and any(is_binary(one, ast.Mod) for one in walk(around.test)):
             return True
     return False
 
@@ -311,7 +312,7 @@ def _without_backward(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
         given = names_set(loop.target)
         for branch in loop.body:
-            if not isinstance(branch, ast.If) or branch.orelse or not any(is_binary(one, ast.Mod) for one in ast.walk(branch.test)):
+            if not isinstance(branch, ast.If) or branch.orelse or not any(is_binary(one, ast.Mod) for one in walk(branch.test)):
                 continue
             events = events_of(flow, branch.body)
             back = next((one.node for one in events if one.what == "backward"), None)
@@ -415,19 +416,19 @@ def _read_after_clearing(program: Program) -> Iterator[Remark]:
                 if event.what in ("backward", "zero"):
                     whole = event.what == "zero" and event.always and len(events) == 1
                     cleared = event if whole else None
-            if any(_runs(program, one, "backward") for one in ast.walk(statement)):
+            if any(_runs(program, one, "backward") for one in walk(statement)):
                 cleared = None
 
 
 def _gradients_read(program: Program, statement: ast.stmt) -> Iterator[ast.AST]:
     """Where a statement, or a function of the program that it calls, takes a norm of the gradients of a model."""
-    for node in ast.walk(statement):
-        if (is_method(node, "norm", "abs", "item", "mean", "max") and is_attribute(node.func.value, "grad") and goes_over(program, node.func.value.value, "parameters", "named_parameters")) or (is_method(node, "norm", "abs", "mean", "max") and is_attribute(node.func.value, "grad") and any(isinstance(one, ast.comprehension) and is_method(one.iter, "parameters") for one in ast.walk(statement))):
+    for node in walk(statement):
+        if (is_method(node, "norm", "abs", "item", "mean", "max") and is_attribute(node.func.value, "grad") and goes_over(program, node.func.value.value, "parameters", "named_parameters")) or (is_method(node, "norm", "abs", "mean", "max") and is_attribute(node.func.value, "grad") and any(isinstance(one, ast.comprehension) and is_method(one.iter, "parameters") for one in walk(statement))):
             yield node
         local = program.local_function(node) if isinstance(node, ast.Call) and node.args else None
         if local is not None and not mentions(local, "backward", "step"):
-            inside = [one for one in ast.walk(local) if is_attribute(one, "grad") and not program.called(program.parent.get(one))]
-            if inside and all(isinstance(one.ctx, ast.Load) for one in inside) and any(is_method(one, "norm") for one in ast.walk(local)) and any(isinstance(one, ast.Return) for one in ast.walk(local)):
+            inside = [one for one in walk(local) if is_attribute(one, "grad") and not program.called(program.parent.get(one))]
+            if inside and all(isinstance(one.ctx, ast.Load) for one in inside) and any(is_method(one, "norm") for one in walk(local)) and any(isinstance(one, ast.Return) for one in walk(local)):
                 yield node
 
 

@@ -99,7 +99,7 @@ def contents(value: Value, computation: Computation, depth: int = 10) -> Iterato
         inner = [*value.attributes.values(), *ever, *(one for one in given if isinstance(one, Value))]
     elif isinstance(value, (Many, Table)) or value.op.startswith("torch.nn.") or value.op == "either":
         inner = list(value.made_of())
-    for one in {id(_core(each)): _core(each) for each in inner}.values():
+    for one in {id(core): core for core in map(_core, inner)}.values():
         if _is_part(one):
             yield from contents(one, computation, depth - 1)
 
