@@ -24,6 +24,7 @@ from probe.diagnose.code.finders.objectives.log_determinants import (
     summed_over_the_batch,
 )
 from probe.diagnose.code.finders.sizes.grids import ends_not_reached, even_steps_on_an_uneven_grid
+from probe.diagnose.code.finders.training.unread import noise_of_the_data
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
 from probe.diagnose.code.model.modules import commented
@@ -282,7 +283,7 @@ def _in_the_target(program: Program) -> Iterator[Remark]:
                 continue
             fed = made.args[0]
             given = flow.given(target)
-            if isinstance(fed, ast.Name) and given is not None and flow.given(fed) is given and given.whole is not None and _is_noised(program, flow, given.whole):
+            if isinstance(fed, ast.Name) and given is not None and flow.given(fed) is given and given.whole is not None and _is_noised(program, flow, given.whole) and not noise_of_the_data(program, call):
                 yield Remark(call, f"{short(call)} compares the output with {target.id}, which has the noise of line {getattr(given.node, 'lineno', 0)} in it")
                 break
 

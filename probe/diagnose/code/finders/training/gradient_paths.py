@@ -352,7 +352,7 @@ def _cut_off_from_the_loss(program: Program) -> Iterator[Remark]:
         stepped = any(one.op == "step" and any(part is optimizer for part in one.args) for one in computation.users(optimizer))
         if len(held) == 1 and stepped:
             inside = {id(one) for one in layers_of(held[0])}
-            uses = [one for one in computation.values if one.args and id(one.args[0]) in inside and one.op not in _NO_USES]
+            uses = [one for one in computation.values if one.op not in _NO_USES and any(id(part) in inside and (i == 0 or part.op == "torch.nn.Parameter") for i, part in enumerate(one.args))]
             used = [one for one in uses if any(comes_from(loss, one) and has_gradient(loss) for _, loss in found)]
             if used and all(_is_cut(computation, one) for one in uses):
                 yield Remark(used[-1].node, f"{short(used[-1].node)} is cut off from its gradient in every loss, and the optimizer of line {optimizer.line} steps {short(held[0].node)}")

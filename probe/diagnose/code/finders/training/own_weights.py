@@ -116,7 +116,8 @@ def _alias_for_a_copy(program: Program) -> Iterator[Remark]:
         if state is None or state.op != "state_dict" or not state.args or state.where.loops != load.where.loops:
             continue
         one, other = plain(load.args[0]), plain(state.args[0])
-        if one is other and one.op != "either" and len(computation.users(state)) == 1 and _has_two_names(load, state):
+        many = not _in(load, one.where.loops)  # made once per pass of another loop, as the members of a population are
+        if one is other and not many and one.op != "either" and len(computation.users(state)) == 1 and _has_two_names(load, state):
             yield Remark(load.node, f"{short(load.node)} loads a network into itself: both names hold one network")
 
 
@@ -162,7 +163,7 @@ def _moved_towards_itself(program: Program) -> Iterator[Remark]:
         chain = (value, *(one for one in computation.users(value) if in_place(one)))
         for one in (bare(each) for other in chain for each in other.args[1:]):
             twin = one.args[0] if one.op == "element" and one.args[0].op == "parameters" and one.args[0] is not own else None
-            if twin is not None and plain(twin.args[0]) is plain(own.args[0]) and plain(own.args[0]).op != "either" and short(own.node) != short(twin.node):
+            if twin is not None and plain(twin.args[0]) is plain(own.args[0]) and _in(value, plain(own.args[0]).where.loops) and plain(own.args[0]).op != "either" and short(own.node) != short(twin.node):
                 yield Remark(value.node, f"{short(value.node)} moves a network towards itself: {short(own.node)} and {short(twin.node)} are of one network")
                 break
 

@@ -31,6 +31,7 @@ FINDERS = Finders()
 _DRAWN = frozenset({
     "randn", "randn_like", "rand", "rand_like", "normal", "poisson", "bernoulli", "randperm", "uniform", "standard_normal", "uniform_",
 })
+_CHOSEN = _DRAWN | {"randint", "multinomial", "randint_like", "choice", "sample"}
 _SIZES = ("shape", "size", "len", "device", "dtype", "numel", "randn_like", "rand_like", "zeros_like")
 _LEARNED = (
     "torch.nn.Linear", "torch.nn.Conv", "torch.nn.Embedding", "torch.nn.BatchNorm", "torch.nn.LayerNorm", "torch.nn.MultiheadAttention", "torch.nn.GroupNorm",
@@ -264,9 +265,30 @@ def _in_the_target(program: Program) -> Iterator[Remark]:
             given = bare(target, "rows", shapes=False)
             if not _has_noise(given) or not any(one.op == "run" and any(bare(part, "rows", shapes=False) is given for part in one.args[1:]) for one in origins(output)):
                 continue
-            if not any(one.op == "run" for one in origins(given)):
+            if not any(one.op == "run" for one in origins(given)) and not _is_drawn_with_its_noise(computation, given, loss):
                 yield Remark(loss.node, f"{short(loss.node)} compares the output with {short(target.node)}, which has the noise of line {given.line} in it")
                 break
+
+
+def noise_of_the_data(program: Program, call: ast.Call) -> bool:
+    """Whether one of the values that a loss compares was drawn noise and all, as data are that a program makes."""
+    computation = computation_of(program)
+    found = [(loss, bare(one, "rows", shapes=False)) for loss in computation.of(*_DISTANCES) if loss.node is call for one in loss.args[:2]]
+    return any(_is_drawn_with_its_noise(computation, value, loss) for loss, value in found if _has_noise(value))
+
+
+def _is_drawn_with_its_noise(computation: Computation, value: Value, loss: Value) -> bool:
+    """Whether the noise belongs to the data: both are drawn once before the training, or by a function of their own that is
+    given no data, and nothing else reads the clean values."""
+    if value.op != "add":
+        return False
+    clean = [one for one in map(bare, value.args) if not any(part.op in ("randn", "randn_like", "normal") for part in (one, *map(bare, one.args if one.op == "mul" else ())))]
+    if len(clean) != 1 or any(one is not value and one.op not in _SIZES for one in computation.users(clean[0])):
+        return False
+    place = value.where.functions
+    if len(value.where.loops) < len(loss.where.loops) and loss.where.loops[: len(value.where.loops)] == value.where.loops and place == loss.where.functions[: len(place)]:
+        return True
+    return len(place) > len(loss.where.functions) and any(one.op in _CHOSEN and one.where.functions == place for one in origins(clean[0]))
 
 
 def _has_noise(value: Value) -> bool:
