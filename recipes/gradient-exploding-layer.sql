@@ -81,7 +81,7 @@ WITH steps AS (
     SELECT param, broken OR now > level + $fallen * GREATEST(start - level, 0) AS suffered FROM levels
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
-    CASE WHEN norm < $dominates * total OR moving.yes OR NOT COALESCE(suffered, true) THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
+    CASE WHEN norm < $dominates * total OR moving.yes OR adversarial.contrasted OR NOT COALESCE(suffered, true) THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
 FROM found JOIN later USING (param) LEFT JOIN harm USING (param) CROSS JOIN moving CROSS JOIN adversarial QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME

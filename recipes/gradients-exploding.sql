@@ -17,7 +17,7 @@
 --   "probe {endpoint} clip --max-norm {clip:.3g}",
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
 -- ]
--- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning (`info` without a DataLoader and without classes, while losses are finite)"
+-- false_positives = "one hard batch after which the loss is back to normal (`info`); other data, or another task, from that step on (`info`, while the norm comes back); a loss summed over batches of very different sizes; reinforcement learning (`info` without a DataLoader and without classes, while losses are finite); a loss that is the difference of what a network gives for two inputs, whose level means nothing (`info`, while losses are finite)"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
 -- effect = true
@@ -109,6 +109,11 @@ WITH sure AS (
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
         ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
             + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered,
+        -- A loss that is as high from one step to the next, before the large gradient has moved anything, and stays about there: the
+        -- data or the task are others since.
+        COALESCE(NOT ANY_VALUE(holds) AND MEDIAN(loss) FILTER (step = start) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1) >= 0.9 * (MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1))
+            AND MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 3) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1) >= 0.8 * (MEDIAN(loss) FILTER (step = start) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1))
+            AND MEDIAN(loss) FILTER (step = start - 1) <= MAX(loss) FILTER (step BETWEEN start - 50 AND start - 2), false) AS shifted,
         -- A jump that the loss has got over is past, as a loss-spike is; jumps that come again and again are not.
         COALESCE(NOT ANY_VALUE(holds) AND MAX(step) > ANY_VALUE(start) + 20 AND (SELECT COUNT(*) < $again FROM starts) AND MEDIAN(loss) FILTER (step > GREATEST(last - 50, start + 10))
             <= QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1), false) AS recovered,
@@ -121,8 +126,8 @@ WITH sure AS (
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     CASE WHEN suffered THEN 2 * usual END AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
-    concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' WHEN recovered THEN ', and the loss was higher after it and has recovered' END) AS outcome,
-    CASE WHEN NOT suffered OR (recovered AND finite) OR found.step > sure.last OR (moving.yes AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+    concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' WHEN recovered THEN ', and the loss was higher after it and has recovered' WHEN shifted THEN ', and the loss was as high before that step: its data or its task are others since' END) AS outcome,
+    CASE WHEN NOT suffered OR ((recovered OR shifted) AND finite) OR found.step > sure.last OR ((moving.yes OR adversarial.contrasted) AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN moving CROSS JOIN sure LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

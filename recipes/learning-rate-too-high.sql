@@ -82,7 +82,7 @@ WITH updates AS (
     -- A loss whose terms get more weight rises without getting worse.
     SELECT COALESCE(ARG_MAX(weights_low, step) > 1.25 * ARG_MIN(weights_high, ABS(step - best_step)), false) AS heavier FROM reweighted, best
 ), judged AS (
-    SELECT losses.*, loss_best, adaptive, adversarial.compete IS NULL AND NOT moving.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
+    SELECT losses.*, loss_best, adaptive, adversarial.compete IS NULL AND NOT adversarial.contrasted AND NOT moving.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.
         worst IS NOT NULL AND adaptive AND NOT COALESCE(loss_first > 0 AND loss_now < $learned * loss_first, false) AS jumped
     FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial CROSS JOIN moving CROSS JOIN terms LEFT JOIN worst ON true

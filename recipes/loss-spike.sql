@@ -22,10 +22,10 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a hard batch, or any other jump from which the loss recovers, or may recover yet (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later (`info` if the size of the loss's graph changed then); a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch, or any other jump from which the loss recovers, or may recover yet (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later (`info` if the size of the loss's graph changed then); a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes); a difference of what a network gives for two inputs (`info`)"
 -- dated = true
 -- effect = true
--- uses = ["trainings", "moving", "turns", "rewritten"]
+-- uses = ["trainings", "adversarial", "moving", "turns", "rewritten"]
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"
@@ -140,9 +140,9 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
     became_nodes AS nodes, was_nodes AS nodes_before, CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
-    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR became_nodes IS NOT NULL OR unseen AND passed < $unseen OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    CASE WHEN recovered OR settling OR moving.yes OR adversarial.contrasted OR turns.yes OR inputs.other OR rhythm.even OR became_nodes IS NOT NULL OR unseen AND passed < $unseen OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, turns, inputs, rhythm, other_way
+FROM judged, moving, adversarial, turns, inputs, rhythm, other_way
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

@@ -15,7 +15,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "log-densities of continuous data, which may be negative but do not fall faster and faster; critics without weight constraints; maximized similarities, down to -1 (left out); several optimizers with their own backward (excluded)"
+-- false_positives = "log-densities of continuous data, which may be negative but do not fall faster and faster; critics without weight constraints, and energies whose samples have not caught up yet (`info` up to `any`, where the loss is a difference of what a network gives for two inputs); maximized similarities, down to -1 (left out); several optimizers with their own backward (excluded)"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "optimizer-state", "layer-not-learning", "loss-spike", "oscillation", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- uses = ["trainings", "adversarial"]
@@ -46,7 +46,7 @@ WITH seen AS (
         MEDIAN(loss) FILTER (ABS(i - n // 2) <= 10) AS middle, ARG_MIN(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_first, ARG_MAX(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_now,
         MAX(step) FILTER (loss >= 0) AS positive, MIN(step) AS oldest, ANY_VALUE(n) AS n FROM seen
 )
-SELECT adversarial.compete AS unknown,
+SELECT adversarial.compete AS unknown, CASE WHEN adversarial.contrasted AND -now <= $any * size THEN 'info' ELSE 'alarm' END AS severity,
     COALESCE(positive + 1, oldest) AS step, first, now, middle, size, norm_first, norm_now,
     CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below its initial values' END AS how
 FROM levels, adversarial

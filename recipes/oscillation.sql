@@ -18,7 +18,7 @@
 -- ]
 -- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data); a loss that crosses zero, as that of a policy does (`info`)"
 -- effect = true
--- uses = ["trainings"]
+-- uses = ["trainings", "adversarial"]
 -- [parameters.window]
 -- value = 400
 -- unit = "steps"
@@ -96,8 +96,8 @@ WITH lately AS (
 SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
     CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known
         -- A loss that is now above and now below zero has no level of which the swing is a part: that of a policy follows its episodes.
-        OR signs.mixed THEN 'info' ELSE 'notice' END AS severity
-FROM period, size, details, rivals, rests, signs
+        OR signs.mixed OR adversarial.contrasted THEN 'info' ELSE 'notice' END AS severity
+FROM period, size, details, rivals, rests, signs, adversarial
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window

@@ -96,7 +96,7 @@ WITH seen AS (
     SELECT ARG_MIN(weights_high, ABS(reweighted.step - trend.step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, trend
 )
-SELECT adversarial.compete AS unknown,
+SELECT COALESCE(adversarial.compete, CASE WHEN adversarial.contrasted THEN 'the loss is the difference of what a network gives for two inputs: its level means nothing' END) AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
     part * 4 AS part, CASE WHEN from_the_middle THEN ' that are kept, and the first ones are not' ELSE '' END AS known, CASE WHEN NOT from_the_middle THEN start END AS start, lr, highest_lr, update_ratio, checked, chance_said AS chance, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'

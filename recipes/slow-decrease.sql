@@ -17,7 +17,7 @@
 -- ]
 -- false_positives = "fine-tuning a model that is already good; a recording that started late in training"
 -- effect = true
--- uses = ["trainings", "moving", "reweighted"]
+-- uses = ["trainings", "adversarial", "moving", "reweighted"]
 -- [parameters.drop]
 -- value = 0.05
 -- unit = "ratio"
@@ -50,8 +50,8 @@ WITH seen AS (
     FROM reweighted, levels
 )
 SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
-    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr AND now > 0 AND NOT moving.yes AND NOT COALESCE(weights_now > 1.25 * weights_before, false) THEN 'notice' ELSE 'info' END AS severity
-FROM levels, ratio, moving, terms
+    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr AND now > 0 AND NOT moving.yes AND NOT adversarial.contrasted AND NOT COALESCE(weights_now > 1.25 * weights_before, false) THEN 'notice' ELSE 'info' END AS severity
+FROM levels, ratio, moving, adversarial, terms
 WHERE n >= $steps AND first_step < (SELECT MAX(begun) FROM trainings) + 100 AND start - now BETWEEN 3 * error AND $drop * ABS(start) AND now <= lately + error
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), $steps) AS unknown FROM ends WHERE n < $steps OR n IS NULL

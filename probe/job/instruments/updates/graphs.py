@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.instruments.updates.contrasts import contrasts
 from probe.job.instruments.updates.graph_shape import Shape, shape_of
 from probe.job.instruments.updates.reached_parameters import Graph
 from probe.job.instruments.updates.reversed_gradients import reverses
@@ -58,6 +59,7 @@ class Row(NamedTuple):
     shape: Noted | None
     weights: float
     functions: list[weakref.ref[type]]
+    contrasted: int
 
 
 class Graphs:
@@ -85,10 +87,11 @@ class Graphs:
         looks = self._walks <= SHAPES or self._walks % SHAPES_EVERY == 0
         shape = _noted(shape_of(root, limit_ns)) if looks else None
         weights = term_weights(root)
+        contrasted = int(contrasts(root)) if looks else NULL_BOOLEAN
         functions = [weakref.ref(one) for one in graph.functions[:MOST_FUNCTIONS]]
         if self._watched.made != self._optimizers.made_count or len(others) > MOST_KNOWN:
             unknown = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER)
-            self._rows.append(Row([*row, *unknown], [], shape, weights, functions))
+            self._rows.append(Row([*row, *unknown], [], shape, weights, functions, contrasted))
             return
         known = self._known
         gone = [key for key, reference in known.items() if reference() is None]
@@ -99,17 +102,18 @@ class Graphs:
         anew = len(fresh) if self._walked else NULL_INTEGER
         shapes = [tuple(one.shape) for one in fresh[:MOST_SHAPES]] if self._walked else []
         self._walked = True
-        self._rows.append(Row([*row, len(others), anew, len(gone)], shapes, shape, weights, functions))
+        row += [len(others), anew, len(gone)]
+        self._rows.append(Row(row, shapes, shape, weights, functions, contrasted))
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
         """Write the rows."""
         while self._rows:
-            fields, shapes, noted, weights, functions = self._rows.popleft()
+            fields, shapes, noted, weights, functions, contrasted = self._rows.popleft()
             fresh = ", ".join(str(list(one)) for one in shapes)
             names = self._text(self._reversed(functions))
-            self._append(*fields, self._text(fresh), *self._shape(noted), weights, names)
+            self._append(*fields, self._text(fresh), *self._shape(noted), weights, names, contrasted)
 
     def _reversed(self, functions: list[weakref.ref[type]]) -> str:
         """The names of the functions that reverse a gradient; each is read once."""
