@@ -27,6 +27,8 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("rollout")
 _PASSED = ("detach", "sum", "mean", "squeeze", "view", "reshape", "item", "unsqueeze", "float", "to", "cpu")
 """Methods that a log probability, or an action, goes through."""
+_SAME_NETWORK = ("eval", "train", "to", "cuda", "requires_grad_", "float", "double", "half", "bfloat16")
+"""Methods that give the network itself: where that is used, it may be called there."""
 _MAINTAINED = frozenset({
     "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "eval", "train", "to",
     "requires_grad_", "cuda", "cpu", "float",
@@ -192,7 +194,8 @@ def _use(program: Program, node: ast.AST) -> str | None:
     user = program.parent.get(around) if around is not None else None
     if not is_attribute(around, *_MAINTAINED) or not isinstance(user, ast.Call) or user.func is not around:
         return None
-    return around.attr
+    kept = not isinstance(program.parent.get(user), ast.Expr)
+    return None if kept and around.attr in _SAME_NETWORK else around.attr
 
 
 def _weights_used(program: Program, flow: Flow, key: Key) -> bool:

@@ -78,8 +78,10 @@ def _past_the_end(program: Program) -> Iterator[Remark]:
 
 
 def _goes_on(node: ast.AST) -> bool:
-    """Whether an expression is 1 - done."""
-    return is_binary(node, ast.Sub) and number_in(node.left) == 1 and bool(_END.search(text_of(node.right)))
+    """Whether an expression is 1 - done, whatever the flag of a step is called."""
+    if not is_binary(node, ast.Sub) or number_in(node.left) != 1:
+        return False
+    return isinstance(node.right, ast.Subscript) or bool(_END.search(text_of(node.right)))
 
 
 @RULES.add(
