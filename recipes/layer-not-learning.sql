@@ -5,7 +5,7 @@
 -- scope = "rank"
 -- needs = "per-parameter gradients from several steps"
 -- deepen = "gradients"
--- what = "{param} does not learn: {reason}"
+-- what = "{param} {state}: {reason}"
 -- why = [
 --   "in the last {n} sampled steps (from step {step}) its gradient norm was {norm:.3g}; other parameters: {others:.3g} (median)",
 --   "its update ratio is {ratio:.2g}; other parameters: {others_ratio:.2g}",
@@ -41,7 +41,8 @@ WITH steps AS (
     SELECT g.* FROM python.gradients g JOIN steps USING (step) LEFT JOIN thawed USING (param) WHERE g.numel > 1 AND COALESCE(trains, true) AND NOT COALESCE(g.t_ns < thawed.t_ns, false)
 ), params AS (
     SELECT param, MIN(place) AS place, MIN(step) AS step, COUNT(*) AS n, COUNT(*) FILTER (norm IS NULL) AS missing, ANY_VALUE(numel) AS numel,
-        MAX(norm) AS norm, MEDIAN(norm / SQRT(numel)) AS size, MAX(update_ratio) AS ratio, MAX(update_norm) AS moved, MIN(zero_ratio) AS zero_ratio
+        MAX(norm) AS norm, MEDIAN(norm / SQRT(numel)) AS size, MAX(update_ratio) AS ratio, MAX(update_norm) AS moved, MIN(zero_ratio) AS zero_ratio,
+        MAX(weight_norm) > (1 + 1e-5) * MIN(weight_norm) AS moves
     FROM seen GROUP BY param
 ), usual AS (
     SELECT MEDIAN(norm) AS others, MEDIAN(size) AS others_size, MEDIAN(ratio) AS others_ratio, COUNT(*) AS params FROM params WHERE norm > 0
@@ -63,7 +64,10 @@ WITH steps AS (
     SELECT param FROM (SELECT param, ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(param_group, t_ns) AS param_group FROM python.parameters WHERE optimizer IS NOT NULL GROUP BY param)
     JOIN (SELECT optimizer, param_group, ARG_MAX(lr, t_ns) AS lr, MAX(lr) AS highest FROM python.optimizers GROUP BY ALL) USING (optimizer, param_group) WHERE lr = 0 AND highest = 0
 ), silent AS (
-    SELECT *, CASE WHEN missing = n AND EXISTS (SELECT 1 FROM called SEMI JOIN learning USING (module)) AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM norms EXCEPT SELECT module FROM called)
+    SELECT *, CASE WHEN missing = n AND moves THEN 'is stepped in vain' ELSE 'does not learn' END AS state,
+    -- Only a gradient lets an optimizer change a parameter: another one, or the program itself, does.
+    CASE WHEN missing = n AND moves THEN 'its optimizer finds no gradient and leaves it as it is; what changes it between these steps is another optimizer, or the program'
+        WHEN missing = n AND EXISTS (SELECT 1 FROM called SEMI JOIN learning USING (module)) AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM norms EXCEPT SELECT module FROM called)
             THEN format('it is in an optimizer but never gets a gradient: no recorded forward calls its module, {}', regexp_replace(param, '\.[^.]*$', ''))
         WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
@@ -78,7 +82,7 @@ WITH steps AS (
         AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > $lost)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
 )
-SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason,
+SELECT NULL AS unknown, param, param AS subject, state, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason,
     CASE WHEN starts_with(reason, 'its group has a learning rate of 0') THEN 'info' ELSE 'notice' END AS severity
 FROM silent QUALIFY ROW_NUMBER() OVER (ORDER BY place) <= 5
 UNION ALL BY NAME
