@@ -10,7 +10,6 @@ from probe.diagnose.code.computed.value import (
     KEPT,
     Instance,
     Many,
-    Table,
     Value,
     bare,
     constant,
@@ -22,7 +21,7 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.data.data_flow import KEYS
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
-from probe.diagnose.code.finders.rows.sampler_weights import lists_in
+from probe.diagnose.code.finders.rows.sampler_weights import is_by_class, lists_in
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, short
@@ -398,33 +397,8 @@ def _of_classes(program: Program) -> Iterator[Remark]:
         weights = None if given is None else bare(given)
         while weights is not None and weights.op in ("div", "reciprocal", "pow", "mul", "sqrt") and weights.args:
             weights = bare(weights.args[-1] if weights.op in ("div", "mul") and number(weights.args[-1]) is None and weights.args[-1].op != "sum" else weights.args[0])
-        if weights is not None and (weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight") or any(map(_is_by_class, lists_in(given)))):
+        if weights is not None and (weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight") or any(map(is_by_class, lists_in(given)))):
             yield Remark(sampler.node, f"{short(given.node) if given is not None else ''} has one weight for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
-
-
-def _is_by_class(weights: Value) -> bool:
-    """Whether a list has a weight for each of a few numbers: it is made by counting them, and what is looked up is the
-    count of that number itself."""
-    if not isinstance(weights, Many) or len(weights.parts) != 1 or not weights.grown:
-        return False
-    if _is_for_each_key(weights.parts[0]):
-        return True
-    quotient = bare(weights.parts[0])
-    below = bare(quotient.args[-1]) if quotient.op in ("div", "reciprocal") and quotient.args else quotient
-    index = below.args[1] if below.op == "part" and len(below.args) == 2 else None
-    if below.op == "element" and below.args and quotient is not below and bare(below.args[0]).op in ("bincount", "value_counts"):
-        return True
-    most = number(index.args[-1]) if index is not None and index.op == "index" and index.args else None
-    return most is not None and most <= 1000 and bare(below.args[0]).op in ("collections.Counter", "bincount", "list")
-
-
-def _is_for_each_key(weight: Value) -> bool:
-    """Whether a weight is that of one key of a dict, or of one entry of what counts, and of nothing else that a loop goes over."""
-    looked_up = bare(weight)
-    if looked_up.op == "part" and len(looked_up.args) == 2 and (bare(looked_up.args[1]).op != "element" or looked_up.args[0].op == "element"):
-        return False
-    over = [bare(one.args[0], "sorted", "items", "values", "keys", "most_common") for one in origins(weight, stop=("collections.Counter", "dict", "bincount", "value_counts")) if one.op == "element" and one.args]
-    return bool(over) and all(one.op in ("collections.Counter", "bincount", "value_counts") or isinstance(one, Table) for one in over)
 
 
 @FINDERS.add("target-among-inputs")
