@@ -100,7 +100,7 @@ def _another_unit(program: Program) -> Iterator[Remark]:
         bound, epochs = _epochs_around(computation, value) or (None, None)
         length = next(iter(_lengths(schedule)), None)
         if word == "LambdaLR" and bound is not None:
-            length = next((one for one, warm in _told_length(schedule) if same(one, bound) or (warm is not None and number(one) is not None and (number(one) or 0) + warm == number(bound))), None)
+            length = next((one for one, warm in told_length(schedule) if same(one, bound) or (warm is not None and number(one) is not None and (number(one) or 0) + warm == number(bound))), None)
             bound = bound if length is None else length
         if bound is not None and length is not None and word in (*_LENGTHS, "LambdaLR") and same(bare(length), bound) and (number(bound) or 2) > 1:
             said.add(value.node)
@@ -292,9 +292,9 @@ def _as_long_as_another_loop(program: Program) -> Iterator[Remark]:
             continue
         steps = [one for one in computation.of("step") if one.args and one.args[0] is schedule]
         updates = [one for one in computation.of("step") if (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
-        around = [(loop, bound) for loop in value.where.loops for bound in (_bound_of(computation, value, loop),)]
+        around = [(loop, bound) for loop in value.where.loops for bound in (bound_of(computation, value, loop),)]
         word, line = schedule.op.rpartition(".")[2], getattr(around[-1][0], "lineno", 0)
-        for length in _whole_lengths(schedule) if len(steps) == 1 and updates else ():
+        for length in whole_lengths(schedule) if len(steps) == 1 and updates else ():
             said = f"{word} is made for {short(length.node)} (line {length.line}) steps"
             last, by = around[-1][1], next(_every(value), None)
             if last is not None and by is not None and (number(by) or 2) > 1 and _is_equal(length, last) and any(one.where.loops == value.where.loops and len(one.where.under) < len(value.where.under) for one in updates):
@@ -316,14 +316,14 @@ def _is_equal(one: Value, other: Value) -> bool:
     return known[0] == known[1] if None not in known else same(bare(one), bare(other))
 
 
-def _whole_lengths(schedule: Value) -> Iterator[Value]:
+def whole_lengths(schedule: Value) -> Iterator[Value]:
     """How many steps a schedule has, with those of its warm-up."""
     word = schedule.op.rpartition(".")[2]
     if word in ("SequentialLR", "ChainedScheduler"):
         parts = schedule.argument("schedulers", 1 if word == "SequentialLR" else 0)
         for one in parts.parts[-1:] if isinstance(parts, Many) else ():
-            yield from _whole_lengths(one)
-    found = [one for one, _ in _told_length(schedule)] if word == "LambdaLR" else [given for name in [word] if name in _LENGTHS and (given := schedule.argument(*_LENGTHS[name])) is not None]
+            yield from whole_lengths(one)
+    found = [one for one, _ in told_length(schedule)] if word == "LambdaLR" else [given for name in [word] if name in _LENGTHS and (given := schedule.argument(*_LENGTHS[name])) is not None]
     for one in found:
         at = bare(one, "builtins.int")
         yield bare(at.args[0], "builtins.int") if at.op == "sub" and len(at.args) == 2 else at
@@ -339,7 +339,7 @@ def _ends_after(schedule: Value) -> float | None:
     return None if length is None or first is None else first + length
 
 
-def _bound_of(computation: Computation, value: Value, loop: ast.AST) -> Value | None:
+def bound_of(computation: Computation, value: Value, loop: ast.AST) -> Value | None:
     """How often a loop around a value runs: `n` of `range(n)`, and of `while step < n`."""
     if isinstance(loop, ast.While):
         test = next((one for one in computation.of("lt") if one.node is loop.test and len(one.args) == 2), None)
@@ -369,11 +369,11 @@ def _lengths(schedule: Value) -> Iterator[Value]:
         yield from (one.args[1] for one in origins(schedule.named["factor"]) if one.op in ("div", "lt", "le", "gt", "ge") and len(one.args) == 2)
 
 
-def _told_length(schedule: Value) -> Iterator[tuple[Value, float | None]]:
+def told_length(schedule: Value) -> Iterator[tuple[Value, float | None]]:
     """What a LambdaLR divides the number of steps by, with the length of its warm-up. Of several, that of what falls: what is
     in a cosine, or taken from 1; the others are warm-ups."""
     found = list(_divisors(schedule))
-    falls = [part for one in origins(schedule.named["factor"]) if one.op == "cos" or (one.op == "sub" and number(one.args[0]) == 1) for part in origins(one)] if "factor" in schedule.named else []
+    falls = [part for one in origins(schedule.named["factor"]) if one.op == "cos" or (one.op == "sub" and number(one.args[0]) == 1) or (one.op == "div" and (above := bare(one.args[0])).op == "sub" and bare(above.args[1]).op == "index") for part in origins(one)] if "factor" in schedule.named else []
     several = any(not same(one[0], found[0][0]) for one in found)
     yield from ((total, warm) for total, warm in found if not several or any(one.op == "div" and any(part is total for part in origins(one.args[1])) for one in falls))
 
@@ -385,8 +385,12 @@ def _divisors(schedule: Value) -> Iterator[tuple[Value, float | None]]:
         if one.op != "div" or len(one.args) != 2:
             continue
         steps, total = (bare(part) for part in one.args)
+        if total.op in ("max", "maximum", "builtins.max"):  # `max(1, total - warm)`
+            total = max((bare(part) for part in total.args), key=lambda part: math.inf if (known := number(part)) is None else known)
         if steps.op == "mul":  # `pi * (s - warm) / (total - warm)`
             steps = next((bare(part) for part in steps.args if any(each.op == "index" for each in origins(part))), steps)
+        if steps.op == "sub" and len(steps.args) == 2 and bare(steps.args[1]).op == "index" and total.op == "sub" and same(bare(steps.args[0]), bare(total.args[0])):
+            yield bare(steps.args[0]), number(total.args[1])  # `(total - s) / (total - warm)`
         warm = bare(steps.args[1]) if steps.op == "sub" and len(steps.args) == 2 else None
         begun = steps if warm is None else bare(steps.args[0])
         if warm is not None and total.op == "sub" and len(total.args) == 2 and same(bare(total.args[1]), warm):
@@ -472,7 +476,7 @@ def _counts_updates(computation: Computation, divisor: Value, every: Value, valu
 
 def _is_share_of_passes(computation: Computation, value: Value, length: Value, every: Value) -> bool:
     """Whether a number of steps, times `every`, is that of all passes of the loops around a value."""
-    bounds, steps, each = [_bound_of(computation, value, loop) for loop in value.where.loops], number(length), number(every)
+    bounds, steps, each = [bound_of(computation, value, loop) for loop in value.where.loops], number(length), number(every)
     whole = math.prod(number(one) or 0.0 for one in bounds)
     return steps is not None and each is not None and each > 1 and whole > 0 and abs(steps * each - whole) < 0.02 * whole
 
