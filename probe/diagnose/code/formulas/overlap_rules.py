@@ -23,7 +23,7 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
-from probe.diagnose.code.torch_losses import gives_mean, is_loss
+from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("loop")
 _BOUNDS = re.compile(r"sigmoid|softmax|relu|softplus|clamp|tanh|exp\b", re.I)
@@ -34,7 +34,7 @@ _WANTED = re.compile(r"target|true|label|^y$|^t$|actual|gt$", re.I)
 
 @RULES.add("focal-weight", "easy samples weigh as much as hard ones", "take the loss of each sample: ce = F.cross_entropy(..., reduction=\"none\"), p = torch.exp(-ce)")
 def _focal(program: Program) -> Iterator[Remark]:
-    """A focal loss whose weight is that of the batch, or is computed with the wrong sign."""
+    """A focal loss whose weight is computed with the wrong sign."""
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp, ast.Call):
         base = node.left if is_binary(node, ast.Pow) else program.operand(node) if is_method(node, "pow") else None
@@ -46,8 +46,6 @@ def _focal(program: Program) -> Iterator[Remark]:
             continue
         if not is_negative(inner):
             yield Remark(node, f"{short(node)}: exp of {short(loss)} is the inverse of the probability, so 1 minus it is negative")
-        elif gives_mean(flow, loss):
-            yield Remark(node, f"{short(node)} is one number for the batch, because {short(loss)} is a mean: no sample gets a weight of its own")
 
 
 @RULES.add("overlap-of-logits", "logits are unbounded: the loss can fall below any number without a better overlap", "apply sigmoid or softmax before the overlap is computed")
