@@ -55,10 +55,11 @@ def _sides(value: Value) -> tuple[Value, ...] | None:
             both = both[:1][0].args[:1]
         elif len(both) != 2 or same(both[0], both[1]):
             return None
-    return tuple(bare(one) for one in both) if both and all(_is_side(bare(one)) for one in both) else None
+    return tuple(bare(one) for one in both) if both and all(is_side(bare(one)) for one in both) else None
 
 
-def _is_side(value: Value) -> bool:
+def is_side(value: Value) -> bool:
+    """Whether a value is a side of what two boxes share: the smaller end less the larger beginning."""
     if value.op in ("add",) and len(value.args) == 2 and number(value.args[1]) is not None:
         value = bare(value.args[0])
     if value.op != "sub" or len(value.args) != 2:
@@ -98,7 +99,7 @@ def _holds(value: Value, part: Value) -> bool:
     return same(value, part) or (value.op == "add" and any(same(bare(one), part) for one in value.args))
 
 
-_TAKE_CORNERS = tuple(f"torchvision.ops.{name}" for name in (
+TAKE_CORNERS = tuple(f"torchvision.ops.{name}" for name in (
     "box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou", "nms", "batched_nms", "generalized_box_iou_loss", "distance_box_iou_loss",
     "complete_box_iou_loss", "roi_align", "box_area", "clip_boxes_to_image",
 ))
@@ -108,7 +109,7 @@ def of_another_form(program: Program) -> Iterator[Remark]:
     """Boxes of a middle and a size are given to what takes two corners."""
     said: set[int] = set()
     yield from _turned_elsewhere(computation_of(program))
-    for value in computation_of(program).of(*_TAKE_CORNERS):
+    for value in computation_of(program).of(*TAKE_CORNERS):
         for one in value.args[:2]:
             form = _form(one)
             if form is not None and value.line not in said:
@@ -120,12 +121,12 @@ def of_another_form(program: Program) -> Iterator[Remark]:
 def _given_to_own(computation: Computation) -> Iterator[Remark]:
     """The program computes the overlap of boxes by their corners, of boxes that hold a middle or a corner and a size."""
     for value in computation.of("sub"):
-        if not _is_side(value):
+        if not is_side(value):
             continue
         end, begin = (bare(one) for one in value.args)
         for one in end.args:
-            ends = _taken(one)
-            begins = next((taken for each in begin.args if (taken := _taken(each)) is not None and ends is not None and taken[0] is ends[0]), None)
+            ends = taken_corners(one)
+            begins = next((taken for each in begin.args if (taken := taken_corners(each)) is not None and ends is not None and taken[0] is ends[0]), None)
             if ends is None or begins is None or tuple(each - 2 for each in ends[1]) != begins[1]:
                 continue
             form = _form(ends[0]) or _corner_and_size(computation, ends[0])
@@ -134,7 +135,7 @@ def _given_to_own(computation: Computation) -> Iterator[Remark]:
                 return
 
 
-def _taken(value: Value) -> tuple[Value, tuple[int, ...]] | None:
+def taken_corners(value: Value) -> tuple[Value, tuple[int, ...]] | None:
     """The boxes of which a value is some columns, and the columns; also of `boxes[:, 2:]`."""
     value = bare(value)
     index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
@@ -216,9 +217,9 @@ def _middle(middle: Value, size: Value) -> bool:
 def _turned_elsewhere(computation: Computation) -> Iterator[Remark]:
     """The program computes the overlap of boxes by their corners, and elsewhere makes corners of the same boxes, of a middle
     and a size."""
-    turned = {source: value for value in computation.of("list", "tuple") for base in (_made_corners(value),) if base is not None for source in (_source(base),) if source is not None}
+    turned = {source: value for value in computation.of("list", "tuple") for base in (made_corners(value),) if base is not None for source in (_source(base),) if source is not None}
     for value in computation.of("sub") if turned else ():
-        if not _is_side(value):
+        if not is_side(value):
             continue
         ends = [(bare(one.args[0]), one.args[1]) for one in bare(value.args[0]).args if one.op == "part" and len(one.args) == 2]
         for base, index in ends:
@@ -230,7 +231,7 @@ def _turned_elsewhere(computation: Computation) -> Iterator[Remark]:
                 return
 
 
-def _made_corners(value: Value) -> Value | None:
+def made_corners(value: Value) -> Value | None:
     """The boxes that four numbers are the corners of: the middle less and plus half of the size."""
     if not isinstance(value, Many) or len(value.parts) != 4 or value.grown:
         return None
