@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -20,11 +21,12 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import last_word, names_of, short
+from probe.diagnose.code.syntax import Function, last_word, names_of, parameters, short
 
 FINDERS = Finders()
 _SAMPLER = "WeightedRandomSampler"
 _SCALED = ("div", "mul", "pow", "sqrt", "reciprocal", "clamp", "clamp_min", "add", "log", "exp", "softmax", "neg", "maximum", "where")
+_DRAWING = ("choice", "choices", "sample", "randint", "integers", "randrange")
 _OF_NODES = re.compile(r"edge|adj|src|dst|neighbo|degree|token|word|item|node", re.I)
 """What is counted to draw nodes, words or items by how often they occur: there the numbers are those of what is drawn."""
 _SPLIT = "torch.utils.data.random_split"
@@ -120,13 +122,19 @@ def _is_given_by_a_sampler(program: Program, computation: Computation, drawn: Va
     """Whether what is drawn is what a sampler gives, as it is, to a loader."""
     function = next((one for one in reversed(drawn.where.functions) if getattr(one, "name", "") == "__iter__"), None)
     of = None if function is None else program.class_of(function)
-    if of is None or function is None:
+    if of is None or function is None or any(map(_takes_one_of, program.functions.get("__getitem__", []))):
         return False
     given = [one for each in computation.values if each.op.startswith("torch.utils.data.") for one in (*each.args[2:], *each.named.values(), *(each.args[:1] if each.op.endswith("BatchSampler") else ()))]
     if not any(last_word(base).endswith("Sampler") for base in of.bases) and not any(isinstance(one, Instance) and one.of is of for one in given):
         return False
     results = [*computation.returned.get("__iter__", []), *(one for one in computation.of("list") if isinstance(one, Many) and one.grown and any(part.where.functions[-1:] == (function,) for part in one.parts))]
     return any(_leads_to(one, drawn) for one in results)
+
+
+def _takes_one_of(function: Function) -> bool:
+    """Whether a data set draws one of the samples that belong to the number that it is asked for, as for a class."""
+    asked = {one.arg for one in parameters(function)[1:]}
+    return any(isinstance(one, ast.Call) and last_word(one.func) in _DRAWING and asked & names_of(one) for one in ast.walk(function))
 
 
 def _leads_to(value: Value, drawn: Value, depth: int = 20) -> bool:
