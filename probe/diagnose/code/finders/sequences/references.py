@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Value, constant, number, origins, same
 from probe.diagnose.code.finders.sequences.preferences import is_estimate, pushed
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import Function, last_word, short
+from probe.diagnose.code.syntax import Function, last_word, short, text_of
 from probe.diagnose.code.traits.backwards import has_gradient, layers_of
 from probe.diagnose.code.traits.basic import losses, squared, terms
 from probe.diagnose.code.traits.held import contents
@@ -67,6 +68,51 @@ def _differences(loss: Value) -> Iterator[Value]:
     for one in origins(loss, stop=("run",)):
         if one.op in ("add", "sub") and is_estimate(one):
             yield from _of_words(one)
+
+
+@FINDERS.add("alias-for-a-copy")
+def _rewarded_by_itself(program: Program) -> Iterator[Remark]:
+    """A reward is lowered by how far a policy has gone from a reference, all without gradients, and the reference is the policy
+    under another name."""
+    computation, flow = computation_of(program), flow_of(program)
+    for _, loss in losses(computation):
+        for difference in origins(loss):
+            if difference.op not in ("sub", "kl_div") or len(difference.args) < 2 or not difference.where.loops:
+                continue
+            one, other = (each.args[0] if difference.op == "kl_div" and each.op == "exp" else each for each in difference.args[:2])
+            if not all(any(each.op in (*_OF_WORDS, "log_softmax", "softmax") for each in origins(side, stop=("run",))) for side in (one, other)) or has_gradient(difference):
+                continue
+            calls = [_call_of(flow, node) for node in _sides(difference.node)]
+            names = [_without_shared(flow, mine, its) for mine, its in zip(calls, calls[::-1], strict=True)]
+            if len(names) == 2 and all(names) and one is not other and one.where.loops == other.where.loops and alike(one, other) and not _may_differ(computation, difference):
+                yield Remark(difference.node, f"{short(difference.node)} is always 0: {names[0]} and {names[1]} are one network, and the steps that train the policy change the reference too")
+                return
+
+
+def _sides(node: ast.AST) -> list[ast.expr]:
+    """The two expressions whose difference one is."""
+    return [node.left, node.right] if isinstance(node, ast.BinOp) else node.args[:2] if isinstance(node, ast.Call) else []
+
+
+def _call_of(flow: Flow, node: ast.AST) -> ast.Call | None:
+    """The call that gives a value, through names, and through what is done on it."""
+    for _ in range(8):
+        found = flow.value(node)
+        if not isinstance(found, ast.Call):
+            return None
+        if not isinstance(found.func, ast.Attribute) or found.func.attr not in ("detach", "exp", "sum", "float", "squeeze", "log_softmax", "softmax", "gather", "unsqueeze", "view", "log_prob"):
+            return found
+        node = found.func.value if flow.program.dotted(found.func) is None else found.args[0] if found.args else found.func
+    return None
+
+
+def _without_shared(flow: Flow, call: ast.Call | None, other: ast.Call | None) -> str:
+    """What a call names, or is done on, that another call does not: what stands for the network. Empty if it is more than one."""
+    if call is None or other is None:
+        return ""
+    mine, its = ({text_of(one) for one in (call.func, *call.args) if isinstance(one, (ast.Name, ast.Attribute))} for call in (call, other))
+    found = mine - its
+    return found.pop().removesuffix(f".{last_word(call.func)}" if isinstance(call.func, ast.Attribute) and last_word(call.func) == last_word(other.func) else "") if len(found) == 1 else ""
 
 
 def _of_words(value: Value) -> Iterator[Value]:
