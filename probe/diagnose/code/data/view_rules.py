@@ -271,7 +271,7 @@ def _mixed_apart(program: Program) -> Iterator[Remark]:
                 if one is not mixed and program.loops(one)[:1] == program.loops(node)[:1] and text_of(one.value) != text_of(mixed.value) and _drawn(flow, one.slice) is not None and is_name(one.value) and is_name(mixed.value)
             ]
             together = [one for one in taken if _belong(flow, one.value, mixed.value)]
-            same = [one for one in together if _drawn(flow, one.slice) is _drawn(flow, mixed.slice)]
+            same = [one for one in taken if _drawn(flow, one.slice) is _drawn(flow, mixed.slice)]
             if together and not same:
                 yield Remark(together[0], f"{short(together[0])} is in another random order than {short(mixed)}, which {short(node)} mixes in")
 

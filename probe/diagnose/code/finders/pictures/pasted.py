@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, is_none, number, origins
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, is_none, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import complement_of, sides
 from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.sides import mixed, sides_of
 
 FINDERS = Finders()
 
@@ -52,6 +53,76 @@ def _is_area(share: Value, ends: set[int]) -> bool:
     if area.op != "mul" or len(area.args) != 2 or share.op != "div":
         return False
     return all(side.op == "sub" and len(side.args) == 2 and all(id(bare(end)) in ends for end in side.args) for side in map(bare, area.args))
+
+
+_ORDERS = ("randperm", "permutation", "randint", "integers", "choice")
+_GENERATORS = ("manual_seed", "default_rng", "RandomState", "Generator", "random.Random")
+_SEEDS = ("manual_seed", "seed", "setstate", "set_state", "set_rng_state")
+
+
+@FINDERS.add("mixed-apart")
+def _partners_of_their_own(program: Program) -> Iterator[Remark]:
+    """Pieces of other samples of the batch are put into the inputs, and the targets are mixed with those of other samples, which
+    another draw has chosen."""
+    computation = computation_of(program)
+    pieces = [(one, partner) for one in computation.of("set_item", "where", "add") if (partner := _partner_in(one)) is not None]
+    for sides_of_loss in sides_of(computation) if pieces else ():
+        given, beside = sides_of_loss.given, sides_of_loss.beside
+        for piece, partner in pieces:
+            order = bare(partner.args[1])
+            if id(piece) not in given or id(piece) in beside or id(order) in beside:
+                continue
+            for other in computation.of("part", "index_select"):
+                its = bare(other.args[-1]) if len(other.args) > 1 else other
+                if its.op not in _ORDERS or its is order or id(other) not in beside or id(other) in given or id(its) in given or other.where.loops != partner.where.loops:
+                    continue
+                whole = bare(other.args[0])
+                mixes = any(id(one) in beside and id(one) not in given for one in computation.users(other.args[0]) if one is not other and one.op not in ("shape", "size", "len", "tuple"))
+                if mixes and not same(whole, bare(partner.args[0])) and not _drawn_alike(computation, order, its):
+                    yield Remark(other.node, f"{short(other.node)} takes the targets of other samples than {short(piece.node)} (line {piece.line}) puts into the inputs: {short(its.node)} is drawn anew for them")
+                    return
+
+
+def _partner_in(value: Value) -> Value | None:
+    """Other samples of a batch, drawn at random, pieces of which are put into the batch."""
+    if value.op == "set_item" and len(value.args) > 2:
+        whole, put = value.args[0], [value.args[2]]
+    elif value.op == "where" and len(value.args) == 3:
+        whole, put = value.args[1], [value.args[2]]
+        if _is_drawn(bare(whole)):
+            whole, put = value.args[2], [whole]
+    elif value.op == "add" and (parts := mixed(value)) is not None:
+        whole, put = parts[1], [parts[2]]
+        if _is_drawn(bare(whole)):
+            whole, put = parts[2], [whole]
+    else:
+        return None
+    for one in put:
+        while one.op in ("part", "clone", "index_select") and one.args:
+            if _is_drawn(one):
+                return one if same(bare(one.args[0]), bare(whole)) else None
+            one = one.args[0]
+    return None
+
+
+def _is_drawn(value: Value) -> bool:
+    """Whether a value is rows that a draw chooses, in whatever order."""
+    return value.op in ("part", "index_select") and len(value.args) > 1 and bare(value.args[-1]).op in _ORDERS
+
+
+def _drawn_alike(computation: Computation, one: Value, other: Value) -> bool:
+    """Whether two draws may give the same numbers: by two generators, or after a seed or a state was set between them."""
+    mine, its = _generator(one), _generator(other)
+    if mine is not None and its is not None and mine is not its:
+        return True
+    first, last = sorted((one.number, other.number))
+    return any(each.op in _SEEDS for each in computation.values[first:last])
+
+
+def _generator(draw: Value) -> Value | None:
+    """The generator that a draw is made by; None where it is that of the whole program."""
+    given = draw.named.get("generator", draw.args[0] if draw.args else None)
+    return given if given is not None and (draw.named.get("generator") is given or given.op.endswith(_GENERATORS)) else None
 
 
 def judged_by_another_label(program: Program) -> Iterator[Remark]:
