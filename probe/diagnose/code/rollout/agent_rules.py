@@ -20,6 +20,7 @@ from probe.diagnose.code.finders.agents.ratios import (
     large_errors_without_gradient,
     masked_on_one_side,
     ratio_of_two_actions,
+    slope_on_one_side,
 )
 from probe.diagnose.code.finders.agents.relabelled import reward_of_another_goal
 from probe.diagnose.code.finders.agents.rows_in_two_orders import flattened_apart, rows_by_place
@@ -191,8 +192,9 @@ RULES.add(
 RULES.add(
     "ratio-of-two-actions",
     "the ratio is not 1 for a policy that has not changed: actions at the border are clipped, or pushed, for nothing",
-    "store the action that was drawn, and cut it for the environment alone",
+    "store the action that was drawn, and cut it for the environment alone; count the slope of what squashes it on both sides, or on neither",
 )(ratio_of_two_actions)
+FINDERS.add("ratio-of-two-actions")(slope_on_one_side)
 
 
 RULES.add(

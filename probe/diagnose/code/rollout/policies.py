@@ -27,8 +27,7 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("rollout")
 _PASSED = ("detach", "sum", "mean", "squeeze", "view", "reshape", "item", "unsqueeze", "float", "to", "cpu")
 """Methods that a log probability, or an action, goes through."""
-_SAME_NETWORK = ("eval", "train", "to", "cuda", "requires_grad_", "float", "double", "half", "bfloat16")
-"""Methods that give the network itself: where that is used, it may be called there."""
+_GIVING_ITSELF = ("eval", "train", "to", "cuda", "cpu", "requires_grad_", "half", "float")
 _MAINTAINED = frozenset({
     "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "eval", "train", "to",
     "requires_grad_", "cuda", "cpu", "float",
@@ -189,13 +188,14 @@ def _never_called(program: Program) -> Iterator[Remark]:
 
 
 def _use(program: Program, node: ast.AST) -> str | None:
-    """The method that a use of a network calls, if it only maintains it."""
+    """The method that a use of a network calls, if it only maintains it, and what it gives is not used."""
     around = program.parent.get(node)
     user = program.parent.get(around) if around is not None else None
     if not is_attribute(around, *_MAINTAINED) or not isinstance(user, ast.Call) or user.func is not around:
         return None
-    kept = not isinstance(program.parent.get(user), ast.Expr)
-    return None if kept and around.attr in _SAME_NETWORK else around.attr
+    if around.attr in _GIVING_ITSELF and not isinstance(outer := program.parent.get(user), ast.Expr):
+        return around.attr if is_attribute(outer) and _use(program, user) else None
+    return around.attr
 
 
 def _weights_used(program: Program, flow: Flow, key: Key) -> bool:
