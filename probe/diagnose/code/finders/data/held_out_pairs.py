@@ -49,7 +49,7 @@ def divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
             yield bare(user.args[0]), [*rows_cut(computation, user)]
         by_place: dict[int, tuple[Value, list[Value]]] = {}
         for piece in rows_cut(computation, order):
-            for user in _indexed_by(computation, piece):
+            for user in (one for rows in _batches(computation, piece) for one in _indexed_by(computation, rows)):
                 if user.args[0] is not piece:
                     by_place.setdefault(id(bare(user.args[0])), (bare(user.args[0]), []))[1].append(user)
         yield from by_place.values()
@@ -100,6 +100,16 @@ def _by_limits(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
         pieces = {id(one): one for one, _, _ in found}
         if any(way == "l" and other == "g" and one is not two and same(limit, least) for one, way, limit in found for two, other, least in found):
             yield bare(found[0][0].args[0]), list(pieces.values())
+
+
+def _batches(computation: Computation, rows: Value) -> Iterator[Value]:
+    """Numbers of rows, and batches of them: drawn from them, or cut of them in a loop."""
+    yield rows
+    for user in computation.users(rows):
+        if user.op == "part" and len(user.args) == 2 and user.args[0] is rows and user.args[1].op in ("randint", "randperm", "integers", "choice", "part", "element"):
+            yield user
+        elif user.op in ("split", "chunk", "array_split") and user.args[0] is rows:
+            yield from (one for one in computation.users(user) if one.op in ("element", "part"))
 
 
 def _indexed_by(computation: Computation, index: Value) -> Iterator[Value]:

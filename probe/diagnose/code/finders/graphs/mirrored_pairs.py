@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, constant, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.finders.data.held_out_pairs import divided, rows_cut
 from probe.diagnose.code.finders.data.splits import rows_of
 from probe.diagnose.code.finders.objectives.edges import both_ways
@@ -26,7 +26,7 @@ _SAME_PAIRS = frozenset({
 _SAME_ENTRIES = ("bool", "float", "int", "long", "to", "numpy", "from_numpy", "astype", "cpu", "tensor", "fill_diagonal", "fill_diagonal_")
 _JOINED = ("or", "add", "maximum", "max", "logical_or")
 _TURNED = ("T", "t", "transpose", "mT")
-_SYMMETRIC = ("mul", "sub", "cosine_similarity", "pairwise_distance", "einsum")
+_SYMMETRIC = ("mul", "add", "sub", "maximum", "minimum", "cosine_similarity", "pairwise_distance", "einsum")
 _EVEN = ("pow", "square", "abs", "norm")
 _STEPS = 12
 
@@ -57,6 +57,11 @@ def _mirrored_pairs_split(program: Program) -> Iterator[Remark]:
 def _mirrored_rows_split(program: Program) -> Iterator[Remark]:
     """Rows of two and what is the same of both, listed both ways, are divided one by one: `(a, b, label)` and `(b, a, label)`."""
     for cut, wholes, _ in cuts(computation_of(program)):
+        columns = [bare(each) for whole in wholes for each in (whole.args if whole.op == "torch.utils.data.TensorDataset" else [whole])]
+        both_ends = next((one for one in columns for other in columns if one.op == other.op == "cat" and _are_swapped((one, other))), None)
+        if both_ends is not None and constant(cut.named.get("shuffle")) is not False and any(_is_said_twice(one) for one in columns):
+            yield Remark(cut.node, f"{short(cut.node)} holds out rows one by one, and {short(both_ends.node)} (line {both_ends.line}) lists each pair both ways, with the same beside it: mirrored ones of these are in the training part")
+            return
         for one in (each for whole in wholes for each in rows_of(whole)):
             both = one.parts if isinstance(one, Many) and one.grown else []
             if any(len(getattr(row, "parts", ())) > 2 and _is_mirrored_row(row, other) for place, row in enumerate(both) for other in both[:place]):
@@ -108,7 +113,7 @@ def _with_its_other_end(computation: Computation, ends: Value, held: list[Value]
     """`cat([a, b])`, where the other end of the pairs is `cat([b, a])` and is cut by the same rows."""
     if ends.op != "cat" or not ends.args:
         return None
-    others = [one for one in computation.of("part") if len(one.args) == 2 and one.args[0] is not ends and one.args[0].op == "cat" and _are_swapped((ends, one.args[0]))]
+    others = [one for one in computation.of("part") if len(one.args) == 2 and (end := bare(one.args[0])) is not ends and end.op == "cat" and _are_swapped((ends, end))]
     return ends if any(same(one.args[1], piece.args[-1]) for one in others for piece in held) else None
 
 
@@ -145,6 +150,14 @@ def _are_swapped(rows: Sequence[Value]) -> bool:
     """Whether two rows are `cat([a, b])` and `cat([b, a])`."""
     inner = [one.args[0] if one.op == "cat" and one.args else one for one in rows]
     return _are_opposite(inner[0], inner[1]) if all(one.op == "cat" for one in rows) else False
+
+
+def _is_said_twice(column: Value) -> bool:
+    """Whether a column is the same numbers twice, one after the other."""
+    parts: Sequence[Value] = getattr(column.args[0], "parts", []) if column.op == "cat" and column.args else []
+    if column.op in ("tile", "repeat") and len(column.args) == 2:
+        return number(column.args[1]) == 2 and not isinstance(column.node, ast.BinOp)
+    return len(parts) == 2 and parts[0] is parts[1]
 
 
 def _listed_both_ways(computation: Computation, parts: Sequence[Value]) -> Value | None:
@@ -214,9 +227,15 @@ def _is_symmetric(computation: Computation, score: Value, pairs: list[Value]) ->
     sides = [one for one in score.args if constant(one) is None][:2]
     if len(sides) != 2 or (score.op == "sub" and not any(one.op in _EVEN for one in computation.users(score))):
         return False
-    one, other = sides
-    through = False
+    return _are_alike(sides[0], sides[1], pairs, through=False)
+
+
+def _are_alike(one: Value, other: Value, pairs: list[Value], *, through: bool) -> bool:
+    """Whether two values are made in the same way of the two sides of some of the pairs: also of some of what is joined to
+    features. `through`: layers have been passed on the way."""
     for _ in range(_STEPS):
+        if isinstance(one, Many) and isinstance(other, Many) and len(one.parts) == len(other.parts):
+            return any(_are_alike(each, its, pairs, through=through) for each, its in zip(one.parts, other.parts, strict=True))
         if one.op != other.op or not one.args or not other.args:
             return False
         if one.op == "part" and len(one.args) == 2 and one.args[0] is other.args[0]:
