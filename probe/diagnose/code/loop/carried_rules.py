@@ -273,8 +273,8 @@ RULES.add(
 
 RULES.add(
     "stepped-in-half",
-    "small steps have no effect, and the smallest numbers of the optimizer's state are 0",
-    "keep the weights in 32 bit, and compute under autocast with a GradScaler",
+    "small steps have no effect: weights stay where they began, an average of them does not follow, and the smallest numbers of an optimizer's state are 0",
+    "keep the weights, and averages of them, in 32 bit; compute in 16 bit under autocast (with a GradScaler for float16)",
 )(stepped_in_half)
 
 

@@ -47,6 +47,14 @@ def in_place(value: Value) -> bool:
     return isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr.endswith("_") and not value.node.func.attr.endswith("__")
 
 
+def bits_of(value: Value) -> str | None:
+    """The type of 16 bit that a value is given."""
+    if value.op != "to":
+        return {"half": "float16", "bfloat16": "bfloat16"}.get(value.op)
+    told = [str(one.data).removeprefix("torch.") for one in (*value.args[1:], *value.named.values())]
+    return next(("float16" if one == "half" else one for one in told if one in ("float16", "half", "bfloat16")), None)
+
+
 def has_statistics(module: Value) -> bool:
     """Whether a network has batch normalization with running statistics."""
     for one in layers_of(plain(module)):

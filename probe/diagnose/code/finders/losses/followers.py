@@ -16,11 +16,11 @@ from probe.diagnose.code.syntax import last_word, says, short, text_of
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.courses import course_by_steps
 from probe.diagnose.code.traits.updates import conditions, optimizer_of, plain
-from probe.diagnose.code.traits.weights import has_statistics, in_place
+from probe.diagnose.code.traits.weights import bits_of, has_statistics, in_place
 
 FINDERS = Finders()
 _WEIGHTS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
-_SAME = ("data", "detach", "clone", "to", "float", "cpu", "values", "items", "list", "dict", "tuple", "copy", "deepcopy")
+_SAME = ("data", "detach", "clone", "to", "float", "double", "half", "bfloat16", "cpu", "values", "items", "list", "dict", "tuple", "copy", "deepcopy")
 _RANKS = ("rank", "main", "master", "chief", "primary", "leader", "distributed", "is_root", "local", "gpu", "node", "writer", "proc", "worker", "world")
 """Words in tests that ask which rank runs."""
 _HARMLESS = ("eval", "train", "to", "cuda", "requires_grad_", "set_attribute", "load_state_dict", "zip", "list", "tuple", "no_grad", "share_memory", *_WEIGHTS)
@@ -60,7 +60,7 @@ def owner(value: Value, where: Where | None = None) -> tuple[Value, Value] | Non
         taken = taken or at.op in ("element", "part")
         if at.op not in (*_SAME, "element", "part") or not at.args:
             return None
-        kept = kept or (at.op in ("clone", "deepcopy", "copy") and (at.where.functions, at.where.loops) != (here.functions, here.loops))
+        kept = kept or ((at.op in ("clone", "deepcopy", "copy") or bits_of(at) is not None) and (at.where.functions, at.where.loops) != (here.functions, here.loops))
         at = at.args[0]
     return None
 
@@ -71,7 +71,7 @@ def parts_of(value: Value, where: Where, share: float = 1.0) -> list[Part] | Non
     if found is not None:
         return [Part(found[1], found[0], share)]
     args = value.args
-    if value.op in ("data", "detach", "clone", "to", "float") and args:
+    if value.op in ("data", "detach", "clone", "to", "float", "double", "half", "bfloat16") and args:
         return parts_of(args[0], where, share)
     if value.op in ("mul", "div") and len(args) == 2:
         for one, other in (args, args[::-1]):

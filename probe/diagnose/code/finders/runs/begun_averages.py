@@ -14,6 +14,7 @@ from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import module, product
 from probe.diagnose.code.traits.held import Source, contents, optimizers, sources
 from probe.diagnose.code.traits.updates import backwards, optimizer_of, runs
+from probe.diagnose.code.traits.weights import bits_of
 
 _ZEROS = ("zeros_like", "zeros", "new_zeros")
 _SMALL_RATE = 1 / 8 / 512
@@ -125,28 +126,20 @@ def average_trained_too(program: Program) -> Iterator[Remark]:
 def stepped_in_half(program: Program) -> Iterator[Remark]:
     """An optimizer steps weights that are kept in 16 bit, without copies in 32."""
     computation = computation_of(program)
-    halved = {id(module(one.args[0])): one for one in computation.of("half", "bfloat16", "to") if one.args and _bits(one) is not None}
+    halved = {id(module(one.args[0])): one for one in computation.of("half", "bfloat16", "to") if one.args and bits_of(one) is not None}
     for step in computation.of("step") if halved else ():
         optimizer = optimizer_of(step)
         if optimizer is None or not optimizer.op.startswith("torch.optim."):
             continue
         for source in sources(optimizer.argument("params", 0)) or []:
             half = halved.get(id(source.of))
-            if half is None or (_bits(half) == "bfloat16" and not _is_small(optimizer)) or source.chosen or half.number > step.number or source.of.op in ("run", "rows", "part", "element"):
+            if half is None or (bits_of(half) == "bfloat16" and not _is_small(optimizer)) or source.chosen or half.number > step.number or source.of.op in ("run", "rows", "part", "element"):
                 continue
             copied = any(one.op in ("float", "copy", "load_state_dict") and one.args and (one.op != "float" or module(one.args[0]) is source.of or any(each.op == "parameters" for each in origins(one.args[0]))) for one in computation.values)
             if not copied:
-                share = "thousandth" if _bits(half) == "float16" else "five hundredth"
+                share = "thousandth" if bits_of(half) == "float16" else "five hundredth"
                 yield Remark(step.node, f"{short(step.node)} changes weights of 16 bit ({short(half.node)}, line {half.line}): a step below a {share} of a weight is rounded away")
                 return
-
-
-def _bits(value: Value) -> str | None:
-    """The type of 16 bit that a value is given."""
-    if value.op != "to":
-        return {"half": "float16", "bfloat16": "bfloat16"}.get(value.op)
-    told = [str(one.data).removeprefix("torch.") for one in (*value.args[1:], *value.named.values())]
-    return next(("float16" if one == "half" else one for one in told if one in ("float16", "half", "bfloat16")), None)
 
 
 def _is_small(optimizer: Value) -> bool:
