@@ -28,6 +28,7 @@ RULES = Rules("rollout")
 _PASSED = ("detach", "sum", "mean", "squeeze", "view", "reshape", "item", "unsqueeze", "float", "to", "cpu")
 """Methods that a log probability, or an action, goes through."""
 _GIVING_ITSELF = ("eval", "train", "to", "cuda", "cpu", "requires_grad_", "half", "float")
+"""Methods that give the network itself: where that is used, it may be called there."""
 _MAINTAINED = frozenset({
     "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "eval", "train", "to",
     "requires_grad_", "cuda", "cpu", "float",

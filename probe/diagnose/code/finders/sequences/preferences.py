@@ -12,7 +12,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_n
 from probe.diagnose.code.finders.losses.padded_time import filled
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import says, short
 from probe.diagnose.code.traits.arithmetic import addends
 from probe.diagnose.code.traits.backwards import has_gradient
 from probe.diagnose.code.traits.basic import LOSSES, losses, terms
@@ -78,6 +78,10 @@ def leaves_of(value: Value, sign: int = 1, depth: int = 12) -> Iterator[tuple[Va
         yield value, sign
 
 
+_RIGHT = ("acc", "correct", "right", "hit", "win", "won", "agree", "prefer")
+"""Words for how many pairs are as they should be."""
+
+
 def preference_reversed(program: Program) -> Iterator[Remark]:
     """The loss of a pair raises the answer that was rejected, or lowers the one that was chosen."""
     computation = computation_of(program)
@@ -101,7 +105,7 @@ def preference_reversed(program: Program) -> Iterator[Remark]:
                 does, what = ("raises" if push > 0 else "lowers"), ("rejected" if kind == "worse" else "chosen")
                 yield Remark(term.node, f"{short(term.node)} {does} {names[0] if names else short(leaf.node)} (line {leaf.line}), which is that of the answer that was {what}")
                 return
-        counted = _counted(computation, found)
+        counted = _counted(program, computation, found)
         if counted is not None:
             leaf, push, term = next(one for one in found if one[1] > 0)
             yield Remark(term.node, f"{short(term.node)} raises what {short(counted.node)} (line {counted.line}) counts as the smaller one where the pair is right")
@@ -135,12 +139,13 @@ def _called(program: Program, computation: Computation, value: Value) -> str | N
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _counted(computation: Computation, found: list[tuple[Value, int, Value]]) -> Value | None:
-    """Where pairs are counted whose first one is larger, and the loss makes it smaller."""
+def _counted(program: Program, computation: Computation, found: list[tuple[Value, int, Value]]) -> Value | None:
+    """Where pairs are counted as right whose first one is larger, and the loss makes it smaller. What is counted may as well be
+    the pairs that are wrong: its name tells."""
     for one in computation.of("gt"):
         left, right = (bare(part) for part in one.args[:2])
         pushes = [next((push for leaf, push, _ in found if bare(leaf) is side), None) for side in (left, right)]
-        if pushes == [-1, 1] and any(user.op in ("sum", "mean", "float") for user in computation.users(one)):
+        if pushes == [-1, 1] and any(user.op in ("sum", "mean", "float") for user in computation.users(one)) and says(program.statement(one.node), *_RIGHT):
             return one
     return None
 
