@@ -69,6 +69,8 @@ def has_parameters(value: Value) -> bool:
     word = value.op.rpartition(".")[2]
     if value.op in ("torch.nn.Sequential", "torch.nn.ModuleList"):
         return any(has_parameters(one) for one in value.args)
+    if any(constant(value.named[name]) is False for name in ("affine", "elementwise_affine") if name in value.named):
+        return False
     return value.op.startswith("torch.nn.") and word[:1].isupper() and not word.endswith(_WITHOUT_PARAMETERS) and bool(value.args or value.named)
 
 

@@ -306,14 +306,14 @@ def _never_read(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     loaders = list(computation.of("torch.utils.data.DataLoader"))
     for cut, _, pieces in cuts(computation):
-        unread = [one for one in pieces if not _is_read(computation, one)]
+        unread = [one for one in pieces if not any(_is_read(computation, each) for each in pieces if each is one or same(each, one))]
         if not unread or len(unread) == len(pieces):
             continue
         kept = [one for one in pieces if not any(one is each for each in unread)]
         over = [one for one in loaders if any(each is piece for each in origins(one) for piece in kept)] or _given_instances(loaders, kept)
         plain = [one for one in over if not _chooses(one)]
         mixed = [one for one in over if constant(one.argument("shuffle", 2)) is True]
-        if plain and mixed and not any(each is piece for one in loaders for each in origins(one) for piece in unread):
+        if plain and mixed and not any(each is piece or (each.op == piece.op and same(each, piece)) for one in loaders for each in origins(one) for piece in unread):
             yield Remark(plain[0].node, f"{short(plain[0].node)} goes over the same part as {short(mixed[0].node)}, and {short(unread[0].node)} (line {cut.line}) is never read: the evaluation goes over the training part")
 
 

@@ -17,6 +17,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.losses.followers import mixtures
 from probe.diagnose.code.finders.runs.begun_averages import kept_and_taken, store_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -150,6 +151,7 @@ def teacher_never_taught(program: Program) -> Iterator[Remark]:
     loaded = any(True for _ in computation.of("load_state_dict", "from_pretrained", "load", "copy", "lerp", "zip", "deepcopy", "vector_to_parameters", "pretrained", "update_parameters"))
     held = {id(part) for one in optimizers(computation) for source in sources(one.argument("params", 0)) or [] for part in contents(source.of, computation)}
     known = all(sources(one.argument("params", 0)) for one in optimizers(computation))
+    followers = {id(part) for one in mixtures(computation) for part in contents(one.into, computation)}
     for _, loss in backwards(computation) if not loaded and known else ():
         for term, _ in terms(loss):
             if term.op not in ("kl_div", "cross_entropy") or len(term.args) < 2 or not has_gradient(term.args[0]) or has_gradient(term.args[1]):
@@ -157,7 +159,7 @@ def teacher_never_taught(program: Program) -> Iterator[Remark]:
             given = [one for one in origins(term.args[1]) if one.op == "run" and one.args and has_parameters(plain(one.args[0]))]
             soft = any(one.op == "softmax" for one in origins(term.args[1], ("run",))) and not any(one.op in ("argmax", "max") for one in origins(term.args[1], ("run",)))
             learned = {id(plain(one.args[0])) for one in origins(term.args[0]) if one.op == "run" and one.args}
-            if soft and given and all(id(plain(one.args[0])) not in held and id(plain(one.args[0])) not in learned and plain(one.args[0]).op.startswith("torch.nn.") for one in given):
+            if soft and given and all(id(plain(one.args[0])) not in held and id(plain(one.args[0])) not in learned | followers and plain(one.args[0]).op.startswith("torch.nn.") for one in given):
                 layer = plain(given[0].args[0])
                 yield Remark(term.node, f"{short(term.node)} teaches what the network with {short(layer.node)} (line {layer.line}) gives, and nothing has trained or loaded that one")
                 return

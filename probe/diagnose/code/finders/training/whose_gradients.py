@@ -24,7 +24,7 @@ from probe.diagnose.code.traits.arithmetic import addends, module, product
 from probe.diagnose.code.traits.backwards import CUTS, reached_from
 from probe.diagnose.code.traits.held import Source, apart, contents, groups, optimizers, owner, sources
 from probe.diagnose.code.traits.updates import backwards, is_optimizer, is_schedule, runs
-from probe.diagnose.code.traits.weights import in_place
+from probe.diagnose.code.traits.weights import has_parameters, in_place
 
 FINDERS = Finders()
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad.clip_grad_norm_")
@@ -251,7 +251,7 @@ def _layers(reached: list[Value]) -> Iterator[Value]:
         layer = module(one.args[0]) if one.op == "run" else one
         name = layer.op.rpartition(".")[2]
         frozen = constant(layer.named.get("requires_grad")) is False or layer.where.no_grad
-        if layer.op.startswith("torch.nn.") and layer.op.count(".") == 2 and name.startswith(_WITH_PARAMETERS) and not frozen:
+        if layer.op.startswith("torch.nn.") and layer.op.count(".") == 2 and name.startswith(_WITH_PARAMETERS) and has_parameters(layer) and not frozen:
             yield layer
 
 
