@@ -125,7 +125,8 @@ def _time_limit(program: Program) -> Iterator[Remark]:
         for node in own(scope, ast.Assign):
             value, target = _as_it_was(node.value), node.targets[0]
             either = value.values if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) else (
-                [value.left, value.right] if is_binary(value, ast.BitOr) else []
+                [value.left, value.right] if is_binary(value, ast.BitOr)
+                else value.args[:2] if is_method(value, "logical_or", "bitwise_or", "maximum") else []
             )
             words = [last_word(one).lower() for one in either]
             if len(words) != 2 or not isinstance(target, (ast.Name, ast.Subscript)):
