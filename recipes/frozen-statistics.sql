@@ -36,8 +36,8 @@ WITH changes AS (
     FROM latest one WHERE class LIKE '%BatchNorm%' AND class NOT LIKE 'Frozen%'
         -- The average of another part of the model (a target, a momentum encoder) normalizes as that part does.
         AND NOT (trainable = 0 AND EXISTS (SELECT 1 FROM latest other WHERE other.trainable > 0 AND other.class = one.class AND other.parameters = one.parameters
-            AND regexp_replace(other.module, '^[^.]+', '') = regexp_replace(one.module, '^[^.]+', '') AND other.module LIKE '%.%'
-            OR other.trainable > 0 AND other.class = one.class AND other.parameters = one.parameters AND (ends_with(other.module, '.' || one.module) OR ends_with(one.module, '.' || other.module))))
+            AND (ends_with(other.module, '.' || one.module) OR ends_with(one.module, '.' || other.module)
+                OR (other.module LIKE '%.%' AND regexp_replace(other.module, '^[^.]+', '') = regexp_replace(one.module, '^[^.]+', '')))))
 ), trained AS (
     SELECT COUNT(*) FILTER (requires_grad AND optimizer IS NOT NULL) > 0 AS any_trained FROM python.parameters
 )
