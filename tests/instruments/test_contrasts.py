@@ -83,3 +83,8 @@ def test_a_loss_without_a_graph_or_of_too_many_terms_is_none() -> None:
     for _ in range(MOST_NODES):
         loss = loss + f(x).square().mean()
     assert not contrasts(loss)
+
+
+def test_a_loss_with_too_much_to_compare_is_unknown() -> None:
+    deep = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(200)))
+    assert contrasts(deep(torch.randn(3, 4)).mean() - deep(torch.randn(3, 4)).mean()) is None

@@ -241,7 +241,7 @@ LEARNING: tuple[Table, ...] = (
             Column("loss_weights_positive", "BOOLEAN", "", "whether all of these are first made positive (exp, softplus, a square); NULL without any"),
             Column("term_weights", "DOUBLE", "", "product of the absolute constant factors of the terms that the loss adds up, each relative to the factor of the whole loss: 0.3 for `a + 0.3 * b`. It changes where the job reweights its loss; NULL for a loss of one term. A factor that cannot be read counts as 1, and 0 as 1e-9"),
             Column("reversing", "VARCHAR", "", "autograd functions of the job in the graph that pass their input on and negate its gradient, as for adversarial training: what lies before one learns to raise a term of the loss. NULL without any, and if the sign is in a number that the job passes in"),
-            Column("contrasted", "BOOLEAN", "", "whether the loss adds what a network gives for some inputs and subtracts what it gives for others, as an energy-based model does with data and samples: its value means nothing then. Computed on a few of these steps, else NULL"),
+            Column("contrasted", "BOOLEAN", "", "whether the loss adds what a network gives for some inputs and subtracts what it gives for others, as an energy-based model does with data and samples: its value means nothing then. Computed on a few of these steps, else NULL, as for a loss too large to tell"),
         ),
         "SELECT step, nodes, held, unheld, anew, shapes FROM python.graphs ORDER BY step DESC LIMIT 5",
         rows=1024,

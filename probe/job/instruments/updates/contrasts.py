@@ -3,18 +3,19 @@ others, as an energy-based model does with data and samples. The value of such a
 which of the two is ahead.
 
 HOT PATH on a few sampled steps: `contrasts`, on the training thread right before backward, reads at most
-`MOST_NODES` nodes behind the loss and, if it subtracts terms, at most `MOST_COMPARED` for each pair of a few.
+`MOST_NODES` nodes behind the loss and, if it subtracts terms, compares at most `MOST_COMPARED` pairs.
 Reads no values but constant factors. Standard library only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from probe.job.instruments.core.loss_share import saved_number
 from probe.job.instruments.updates.graph_shape import operation
 
-MOST_NODES, MOST_COMPARED, MOST_TERMS = 48, 128, 4
+MOST_NODES, MOST_COMPARED, MOST_TERMS = 48, 256, 4
 LEAST_SHARE = 0.1
 """Smallest factor of a contrast, relative to the largest of the loss's factors: a small penalty leaves the
 loss its meaning."""
@@ -33,20 +34,25 @@ class _Term(NamedTuple):
     """Whether it is some of what the node gave."""
 
 
-def contrasts(loss: Any) -> bool:
+def contrasts(loss: Any) -> bool | None:
     """Whether two terms of a loss, one added and one subtracted, are made of the same parameters by the same
-    operations."""
+    operations; None if the loss has too many terms or operations to tell."""
     found = _terms(getattr(loss, "grad_fn", None))
     if not found:
-        return False
+        return None if found is None else False
     least = LEAST_SHARE * max(abs(one.factor) for one in found)
     added = [one for one in found if one.factor >= least][:MOST_TERMS]
     taken = [one for one in found if -one.factor >= least][:MOST_TERMS]
-    return any(_alike(one, other) for one in added for other in taken)
+    left = iter(range(MOST_COMPARED))
+    for one in added:
+        for other in taken:
+            if (alike := _alike(one, other, left)) is not False:
+                return alike
+    return False
 
 
-def _terms(root: Any) -> list[_Term]:
-    """What a loss adds up; none for a loss of too many terms."""
+def _terms(root: Any) -> list[_Term] | None:
+    """What a loss adds up; None for a loss of too many terms."""
     waiting, found = [_Term(root, 1.0, False)], []
     seen = 0
     while waiting:
@@ -54,7 +60,7 @@ def _terms(root: Any) -> list[_Term]:
         node, factor, part = term
         seen += 1
         if seen > MOST_NODES:
-            return []
+            return None
         if node is None:  # a term that needs no gradient
             continue
         kind, behind = operation(node), node.next_functions
@@ -82,19 +88,21 @@ def _terms(root: Any) -> list[_Term]:
     return found
 
 
-def _alike(one: _Term, other: _Term) -> bool:
-    """Whether two terms come from parameters in the same way, or are two parts of one result."""
+def _alike(one: _Term, other: _Term, left: Iterator[int]) -> bool | None:
+    """Whether two terms come from parameters in the same way, or are two parts of one result; None if no
+    comparisons are `left` before that is known."""
     if one.node is other.node:
         return one.part and other.part
     waiting = [(one.node, other.node)]
-    shared = seen = 0
+    shared = 0
     while waiting:
         first, second = waiting.pop()
         if first is None and second is None:
             continue
-        seen += 1
-        if first is None or second is None or seen > MOST_COMPARED or first.name() != second.name():
+        if first is None or second is None or first.name() != second.name():
             return False
+        if next(left, None) is None:
+            return None
         if first is second:
             shared += 1  # a parameter, or what both were computed from
             continue

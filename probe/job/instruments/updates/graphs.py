@@ -87,7 +87,8 @@ class Graphs:
         looks = self._walks <= SHAPES or self._walks % SHAPES_EVERY == 0
         shape = _noted(shape_of(root, limit_ns)) if looks else None
         weights = term_weights(root)
-        contrasted = int(contrasts(root)) if looks else NULL_BOOLEAN
+        found = contrasts(root) if looks else None
+        contrasted = NULL_BOOLEAN if found is None else int(found)
         functions = [weakref.ref(one) for one in graph.functions[:MOST_FUNCTIONS]]
         if self._watched.made != self._optimizers.made_count or len(others) > MOST_KNOWN:
             unknown = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER)
