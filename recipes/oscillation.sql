@@ -16,7 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
--- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data); a loss that crosses zero, as that of a policy does (`info`)"
+-- false_positives = "a cyclic learning rate; data in a fixed order (`info` if the loss repeats with each pass more exactly than with each swing, for passes of up to 1,000 steps; and without a DataLoader for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data); a loss that crosses zero, as that of a policy does (`info`)"
 -- effect = true
 -- uses = ["trainings", "adversarial"]
 -- [parameters.window]
@@ -43,6 +43,14 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours: a rate that is too high swings within a few steps; a longer period may be that of the data"
+-- [parameters.pass]
+-- value = 1000
+-- unit = "steps"
+-- source = "ours: the longest pass over the data that is looked for, half of the steps that are read for it"
+-- [parameters.nearer]
+-- value = 0.1
+-- unit = "correlation"
+-- source = "ours: pieces of one text repeated with r = 0.96 from pass to pass and 0.71 from swing to swing; a swing of the weights is most alike to the next one"
 -- [parameters.rare]
 -- value = 0.01
 -- unit = "ratio of the steps"
@@ -63,6 +71,14 @@ WITH lately AS (
     SELECT p.lag AS period, p.r AS peak, MIN(t.r) AS trough FROM lags p, (SELECT MAX(r) AS highest FROM lags WHERE lag >= 2)
     JOIN lags t ON t.lag BETWEEN FLOOR(p.lag * 0.45) AND CEIL(p.lag * 0.55)
     WHERE p.lag >= 2 AND p.r >= GREATEST($peak, 0.9 * highest) GROUP BY p.lag, p.r HAVING MIN(t.r) <= $trough ORDER BY p.lag LIMIT 1
+), longer AS (
+    -- The same over more steps, for lags beyond the swings: how far the loss repeats with each pass over the data.
+    SELECT list(loss - usual ORDER BY step) AS xs, COUNT(*) AS n FROM (
+        SELECT step, loss, AVG(loss) OVER (ORDER BY step ROWS BETWEEN $longest // 2 PRECEDING AND $longest // 2 FOLLOWING) AS usual
+        FROM python.steps, period WHERE isfinite(loss) ORDER BY step DESC LIMIT 2 * $pass)
+), passes AS (
+    SELECT COALESCE(MAX(list_dot_product(xs[: n - lag], xs[lag + 1 :]) / NULLIF(list_dot_product(xs, xs), 0) * n / (n - lag)), -1) AS alike
+    FROM longer, range($longest + 1, $pass + 1) t(lag) WHERE n >= 2 * lag
 ), size AS (
     SELECT QUANTILE_CONT(loss, 0.05) AS low, QUANTILE_CONT(loss, 0.95) AS high, MIN(step) AS step, COUNT(*) AS n,
         QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
@@ -95,9 +111,11 @@ WITH lately AS (
 )
 SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
     CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known
+        -- A loss that repeats with each pass swings with the data.
+        OR passes.alike > peak + $nearer
         -- A loss that is now above and now below zero has no level of which the swing is a part: that of a policy follows its episodes.
         OR signs.mixed OR adversarial.contrasted THEN 'info' ELSE 'notice' END AS severity
-FROM period, size, details, rivals, rests, signs, adversarial
+FROM period, size, details, rivals, rests, signs, adversarial, passes
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window
