@@ -80,7 +80,7 @@ def _seeded_by_an_evaluation(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     seeds = [one for one in computation.of("seed", "manual_seed", "seed_everything", "set_seed", *_STREAMS) if program.called(one.node) in _STREAMS]
     for value in seeds:
-        if not value.where.no_grad or not value.where.loops or not _is_fixed(value) or not all(by_count(test) for test, _ in value.where.under):
+        if not value.where.loops or not _is_evaluating(computation, value) or not _is_fixed(value) or not all(by_count(test) for test, _ in value.where.under):
             continue
         begins = _STREAMS[program.called(value.node)]
         for backward, loss in losses(computation):
@@ -93,6 +93,16 @@ def _seeded_by_an_evaluation(program: Program) -> Iterator[Remark]:
                 drawn = drawn.named["loader"] if drawn.op == "rows" else drawn
                 yield Remark(value.node, f"{short(value.node)} sets the seed for the training too, in each pass of the loop of line {getattr(around[-1], 'lineno', 0)}: {short(drawn.node)} (line {drawn.line}) draws the same again and again")
                 return
+
+
+def _is_evaluating(computation: Computation, seed: Value) -> bool:
+    """Whether a seed is set without gradients, or at the start of a function that computes the rest so and never goes back."""
+    if seed.where.no_grad:
+        return True
+    around = seed.where.functions
+    if not around or any(backward.where.functions[: len(around)] == around for backward, _ in losses(computation)):
+        return False
+    return any(one.where.no_grad and one.where.functions[: len(around)] == around for one in computation.values[seed.number + 1 :])
 
 
 def _is_fixed(seed: Value) -> bool:
