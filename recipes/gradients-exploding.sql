@@ -101,24 +101,28 @@ WITH sure AS (
     SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
 ), losses AS (
     SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later, sure WHERE s.loss IS NOT NULL AND (s.step <= sure.last OR found.step > sure.last)
+), around AS (
+    -- Medians of the loss before the jump, in it and after it; `first`: of the training's first steps.
+    SELECT ANY_VALUE(holds) AS holds, COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) AS nonfinite, MAX(step) > ANY_VALUE(start) + 20 AS long_ago,
+        (SELECT MEDIAN(loss) FROM (SELECT loss FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step LIMIT 10)) AS first,
+        MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1) AS loss_before, QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1) AS high_before,
+        MAX(loss) FILTER (step BETWEEN start - 50 AND start - 2) AS highest_before, MEDIAN(loss) FILTER (step = start - 1) AS loss_last,
+        MEDIAN(loss) FILTER (step = start) AS loss_then, MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 3) AS loss_next, MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) AS loss_after,
+        MEDIAN(loss) FILTER (step > last - 50) AS loss_now, MEDIAN(loss) FILTER (step > GREATEST(last - 50, start + 10)) AS loss_since
+    FROM losses, (SELECT MAX(step) AS last FROM losses)
 ), harm AS (
     -- NULL where losses are not known: then nothing is taken for harmless. A loss that is not finite has suffered.
-    SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
-        WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
-            + $kept * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0)
+    SELECT CASE WHEN nonfinite THEN true
+        WHEN holds THEN loss_now >= loss_before + $kept * GREATEST(first - loss_before, 0)
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
-        ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
-            + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered,
+        ELSE loss_after > high_before + $fallen * GREATEST(first - loss_before, 0) END AS suffered,
         -- A loss that is as high from one step to the next, before the large gradient has moved anything, and stays about there: the
         -- data or the task are others since.
-        COALESCE(NOT ANY_VALUE(holds) AND MEDIAN(loss) FILTER (step = start) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1) >= 0.9 * (MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1))
-            AND MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 3) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1) >= 0.8 * (MEDIAN(loss) FILTER (step = start) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1))
-            AND MEDIAN(loss) FILTER (step = start - 1) <= MAX(loss) FILTER (step BETWEEN start - 50 AND start - 2), false) AS shifted,
+        COALESCE(NOT holds AND loss_then - loss_before >= 0.9 * (loss_after - loss_before) AND loss_next - loss_before >= 0.8 * (loss_then - loss_before) AND loss_last <= highest_before, false) AS shifted,
         -- A jump that the loss has got over is past, as a loss-spike is; jumps that come again and again are not.
-        COALESCE(NOT ANY_VALUE(holds) AND MAX(step) > ANY_VALUE(start) + 20 AND (SELECT COUNT(*) < $again FROM starts) AND MEDIAN(loss) FILTER (step > GREATEST(last - 50, start + 10))
-            <= QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1), false) AS recovered,
-        NOT COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) AS finite
-    FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step LIMIT 10))
+        COALESCE(NOT holds AND long_ago AND (SELECT COUNT(*) < $again FROM starts) AND loss_since <= high_before, false) AS recovered,
+        NOT nonfinite AS finite
+    FROM around
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
