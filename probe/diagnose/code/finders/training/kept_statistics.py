@@ -138,10 +138,18 @@ def _released_without_buffers(program: Program) -> Iterator[Remark]:
             continue
         network, listed = plain(value.args[0]), _parameters_alone(computation, value.args[1])
         others = [one for one in _of(computation, network, "load_state_dict") if one is not value and not _begins(one, value)]
-        if listed is None or id(network) in trained or isinstance(network.data, Value) or others:
+        if listed is None or id(network) in trained or others or (isinstance(network.data, Value) and not _is_copied_before(computation, network, value)):
             continue
         if normalizations(network, computation) and _stays_in_eval(computation, network):
             yield Remark(value.node, f"{short(value.node)} gives {short(network.node, 40)} what {short(listed.node)} (line {listed.line}) lists alone, without the running statistics of its batch normalizations")
+
+
+def _is_copied_before(computation: Computation, network: Value, load: Value) -> bool:
+    """Whether a copy is made before the training in which it gets other parameters again and again: its buffers are those of the
+    start."""
+    here = len(network.where.loops)
+    around = load.where.loops[: here + 1]
+    return len(around) > here and any(one.where.loops[: here + 1] == around for one, _ in backwards(computation))
 
 
 def _parameters_alone(computation: Computation, state: Value) -> Value | None:
