@@ -104,8 +104,12 @@ def _is_filled_with_its_end(row: Value, padding: Value) -> bool:
 
 
 def _ends_with(row: Value, end: Value, behind: bool = False) -> bool:
-    """Whether a row is numbers that are looked up, and one behind them that is always the same: `numbers + [end]`."""
+    """Whether a row is numbers that are looked up, and one behind them that is always the same: `numbers + [end]`, or
+    `np.append(numbers, end)`."""
     node = row.node
+    if row.op == "append" and len(row.args) == 2 and isinstance(node, ast.Call) and len(node.args) == 2:
+        last = bare(row.args[1])
+        return number(bare(row.args[0])) is None and last.op not in ("rows", "element", "index") and (last is end or same(last, end))
     joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.right, ast.List) and len(node.right.elts) == 1
     listed = isinstance(node, ast.List) and len(node.elts) > 1 and isinstance(node.elts[-2], ast.Starred) and not isinstance(node.elts[-1], ast.Starred)
     if not isinstance(row, Many) or len(row.parts) < 2 or not (joined or listed):
