@@ -225,7 +225,7 @@ def _wrong_constants(program: Program) -> Iterator[Remark]:
 _MOVING = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomResizedCrop", "RandomPerspective", "ElasticTransform")
 _CHANGING = (*_MOVING, "ColorJitter", "RandAugment", "TrivialAugmentWide", "AutoAugment", "AugMix", "RandomErasing", "RandomGrayscale")
 _SEEDING = frozenset({"manual_seed", "set_rng_state", "seed", "setstate", "seed_everything", "torch.random.set_rng_state"})
-_PLACES = frozenset({"randint", "randrange", "rand", "random", "uniform", "RandomState"})
+_PLACES = frozenset({"randint", "integers", "randrange", "rand", "random", "uniform", "RandomState"})
 _STORED = frozenset({"load", "tensor", "as_tensor", "from_numpy", "array", "asarray", "stack", "cat", "astype", "randn", "rand", "zeros", "float", "to"})
 _VIEWS = frozenset({"part", "from_numpy", "transpose", "permute", "view", "unsqueeze", "squeeze", "T", "mul", "add", "set_item"})
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import KEPT, SHAPED, Value, bare, number, origins
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import complement_of, product, root_of
 from probe.diagnose.code.traits.basic import losses, squared
+from probe.diagnose.code.traits.sides import draws_of
 
+FINDERS = Finders()
 _NOISE = ("randn", "randn_like", "standard_normal")
 _COMPARED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _LOOKED_UP = KEPT | SHAPED | {"part", "gather", "index_select", "expand", "view_as", "expand_as"}
@@ -118,3 +120,38 @@ def _whole(value: Value) -> Value:
     while value.args and (value.op in _LOOKED_UP or (value.op in ("clamp", "clamp_min", "clamp_max", "clip") and all((number(one) or 0) in (0, 1) or abs(number(one) or 1) < 1e-3 for one in (*value.args[1:], *value.named.values())))):
         value = value.args[0]
     return value
+
+
+@FINDERS.add("augmentation-cached")
+def _noise_of_each_sample(program: Program) -> Iterator[Remark]:
+    """A network is asked for the noise in a sample, which is mixed in at a strength that is drawn each time, and the noise itself is
+    drawn once for each sample, before the training."""
+    for back, loss in losses(computation_of(program)):
+        for compared in origins(loss) if back.where.loops else ():
+            sides = _sides(compared)
+            for given, target in (sides, sides[::-1]) if len(sides) == 2 else ():
+                noise = _kept_noise(back, bare(target)) if bare(given).op == "run" and bare(target).op != "run" else None
+                mixed = _mixed_anew(back, given, noise) if noise is not None else None
+                if noise is not None and mixed is not None:
+                    yield Remark(noise.node, f"{short(noise.node)} draws the noise of each sample once, before the training: {short(mixed.node)} (line {mixed.line}) mixes the same in at each pass, and it can be learned by heart")
+                    return
+
+
+def _kept_noise(back: Value, target: Value) -> Value | None:
+    """The noise that the targets are taken from, if all of it was drawn outside the loops of the training."""
+    noise = [one for one in origins(target) if one.op in _NOISE]
+    kept = bool(noise) and all(not set(one.where.loops) & set(back.where.loops) and not any(getattr(each, "name", "") in ("__getitem__", "__iter__") for each in one.where.functions) for one in noise)
+    return noise[0] if kept else None
+
+
+def _mixed_anew(back: Value, given: Value, noise: Value) -> Value | None:
+    """Where noise is added to samples in the loop of the training, times what is drawn there."""
+    around = back.where.loops
+    for whole in origins(given):
+        if whole.op != "add" or len(whole.args) != 2 or whole.where.loops[: len(around)] != around:
+            continue
+        with_noise = [one for one in whole.args if any(part is noise for part in origins(one))]
+        drawn = {id(one) for one in origins(with_noise[0]) if one.where.loops[: len(around)] == around} & draws_of(with_noise[0]) if len(with_noise) == 1 else set()
+        if drawn and bare(with_noise[0]).op == "mul":
+            return whole
+    return None

@@ -42,7 +42,7 @@ def _copied_before(program: Program) -> Iterator[Remark]:
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
             copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]) and not is_call(one.node, "hstack"))
             copies = copies or (one.op == "part" and len(one.args) == 2 and _adds_drawn_again(bare(one.args[1])))
-            copies = copies or (isinstance(one, Many) and one.grown and _holds_changed_copy(one.parts))
+            copies = copies or (isinstance(one, Many) and one.grown and (_holds_changed_copy(one.parts) or _holds_drawn_again(one.parts)))
             if copies and one.node not in said and not _is_cut(computation, one) and not (cut.where.loops and one.where.loops):
                 said.add(one.node)
                 what = f"the list of line {one.line}, to which samples are added with copies of them" if isinstance(one.node, ast.List) else f"what {short(one.node)} (line {one.line}) has copied"
@@ -97,6 +97,16 @@ def _unscaled(whole: Value) -> Value:
 def _holds_changed_copy(parts: list[Value]) -> bool:
     """Whether a list to which a loop adds gets a sample, and others that are the same one, changed a little."""
     return any(_is_changed_copy(one, bare(other)) or _has_changed_copy(one, other) for one in parts for other in parts if one is not other and bare(one) is not bare(other))
+
+
+def _holds_drawn_again(parts: list[Value]) -> bool:
+    """Whether a list gets the samples of a group, and some drawn from the group once more."""
+    for one in parts:
+        pool = _drawn_from(one.args[0]) if one.op == "element" and one.args else None
+        held = [bare(each) for each in pool.parts] if isinstance(pool, Many) else []
+        if pool is not None and any(other is not one and (any(bare(other) is each for each in held) or (other.op == "element" and bare(other.args[0]) is bare(pool))) for other in parts):
+            return True
+    return False
 
 
 def _has_changed_copy(sample: Value, of: Value) -> bool:
@@ -180,6 +190,8 @@ def _adds_drawn_again(rows: Value) -> bool:
 
 def _drawn_from(value: Value) -> Value | None:
     """What a value is drawn from with replacement."""
+    if value.op == "choices" and value.args:  # of the standard library: always with replacement
+        return value.args[1] if value.args[0].op.endswith("Random") and len(value.args) > 1 else value.args[0]
     if value.op == "choice" and value.args:
         given = value.args[1:] if value.args[0].op.endswith(("default_rng", "RandomState")) else value.args
         again = value.named.get("replace") or (given[2] if len(given) > 2 else None)
