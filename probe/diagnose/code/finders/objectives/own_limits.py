@@ -6,7 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, alternatives, bare, constant
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    alternatives,
+    bare,
+    constant,
+    number,
+    origins,
+)
 from probe.diagnose.code.finders.losses.bootstraps import Backup, backups
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -35,6 +45,42 @@ def _limit_among_ends(program: Program) -> Iterator[Remark]:
             if cut is not None and any(not any(_is_up(end, limit) for limit in limits) for end in ends) and _asked_with_others(computation, cut):
                 yield Remark(one.whole.node, f"{short(one.whole.node)} leaves out the value of what follows also where the time is up ({short(cut.node)}, line {cut.line}), and what is cut there has not ended")
                 return
+
+
+@FINDERS.add("time-limit-taken-for-an-end")
+def _limit_joined_to_the_end(program: Program) -> Iterator[Remark]:
+    """An environment of the program tells ends and time limits apart, no observation shows its clock, and the value of what follows
+    is left out at both."""
+    computation = computation_of(program)
+    told = [one for one in computation.of("tuple") if isinstance(one, Many) and len(one.parts) in (4, 5) and any(getattr(each, "name", "") == "step" for each in one.where.functions[-1:])]
+    apart = [(bare(one.parts[2]), bare(one.parts[3])) for one in told if _counts_unseen(one.parts[3], one.parts[0])]
+    if not apart or _reads_of_limits(program) or any(True for _ in _limit_among_ends(program)):
+        return
+    for one in backups(computation):
+        for joined in (each for left in _left_out(one) for each in _ends(left, joined=True)):
+            parts = [bare(each) for each in joined.args]
+            cut = next((limit for end, limit in apart if any(each is end for each in parts) and any(each is limit for each in parts)), None)
+            if cut is not None and _asked_with_others(computation, cut):
+                yield Remark(one.whole.node, f"{short(one.whole.node)} leaves out the value of what follows where {short(joined.node)} (line {joined.line}) tells of a time limit too: what is truncated ({short(cut.node)}, line {cut.line}) has not ended")
+                return
+
+
+def _counts_unseen(cut: Value, observation: Value) -> bool:
+    """Whether a condition compares a count of steps with a bound, and an observation is not made of that count."""
+    counts = {id(one) for one in origins(cut) if one.op == "add" and len(one.args) == 2 and number(one.args[1]) == 1}
+    return bool(counts) and bare(cut).op in ("ge", "gt", "eq", "and", "logical_and") and not counts & _shown(observation)
+
+
+def _shown(observation: Value) -> set[int]:
+    """What an observation is made of, without the conditions that say which of its rows are set anew."""
+    seen: dict[int, Value] = {}
+    waiting = [observation]
+    while waiting:
+        at = waiting.pop()
+        if id(at) not in seen:
+            seen[id(at)] = at
+            waiting.extend((at.args[0], *at.args[2:]) if at.op == "set_item" else at.made_of())
+    return set(seen)
 
 
 def _left_out(one: Backup) -> Iterator[Value]:
@@ -96,25 +142,28 @@ def _only_compared(program: Program, node: ast.AST) -> bool:
     return isinstance(around, ast.Compare)
 
 
-def _ends(value: Value, depth: int = 24) -> Iterator[Value]:
-    """What tells an end: the conditions that a value is one of, through a store of transitions."""
+def _ends(value: Value, depth: int = 24, joined: bool = False) -> Iterator[Value]:
+    """What tells an end: the conditions that a value is one of, through a store of transitions; `joined`: where they are joined."""
     if depth == 0:
         return
     inner: list[Value] = []
     if isinstance(value, Many):
         inner = list(value.parts) if value.grown or len(value.parts) == 1 else []
     elif value.op == "either":
-        yield value
+        if not joined:
+            yield value
         inner = [one for one in alternatives(value) if constant(one) is None]
     elif value.op in _EITHER:
         inner = list(value.args)
+        if joined:
+            yield value
     elif value.op == "set_item" and len(value.args) == 3:
         inner = [value.args[2]]
     elif value.args and (value.op in KEPT or value.op in SHAPED or value.op in _KEPT or value.op == "part"):
         inner = [value.args[0]]
     for one in inner:
-        yield from _ends(one, depth - 1)
-    if not inner and value.op in ("gt", "lt", "ge", "le", "and", "eq", "ne", "logical_and", "any", "is", "in"):
+        yield from _ends(one, depth - 1, joined)
+    if not inner and not joined and value.op in ("gt", "lt", "ge", "le", "and", "eq", "ne", "logical_and", "any", "is", "in"):
         yield value
 
 
