@@ -36,6 +36,7 @@ WITH audits AS (
 ), facts AS (
     SELECT 'later positions' AS subject, 'notice' AS severity,
         CASE WHEN effect_ratio = 0 THEN 'the causal mask is inverted: outputs depend on later tokens, including the target, and on no earlier ones'
+            WHEN class LIKE 'Conv%' THEN format('the future is seen: outputs depend on later tokens, including the one to predict; {} reaches forward (pad it on the left alone)', COALESCE(module, 'a convolution'))
             ELSE 'the future is seen: outputs depend on later tokens, including the one to predict; the causal mask is missing or lets too much through' END AS fact,
         format('with one token replaced, the outputs at {:.0f} % of the earlier positions changed, by up to {:.2g}, and at {:.0f} % of the later ones; at and after it by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'later' AND leaks AND model NOT IN (SELECT model FROM mixing)

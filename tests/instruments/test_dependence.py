@@ -38,7 +38,8 @@ def asked(model: Any, *args: Any, target: Any = None, samples: int | None = BATC
     output = model(*args)
     first = None
     if target is not None:
-        first = F.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1)).grad_fn
+        classes = output.transpose(1, 2) if output.shape[1] == WORDS else output
+        first = F.cross_entropy(classes.reshape(-1, WORDS), target.reshape(-1)).grad_fn
     call = RootCall(model, args, {}, None, None, None)
     scene = Scene(call, first, samples, True, lambda _: None)
     return {f"{row['question']} {row.get('subject') or ''}".strip(): row for row in _rows(torch, scene, 1e18)}
@@ -87,6 +88,24 @@ def test_a_language_model_that_sees_later_tokens_is_told_from_a_causal_one(
     assert (row["leak"] > 0, row["effect_ratio"] > 0) == (leaks, after)
     assert (row["samples"], row["positions"], row["axis"]) == (BATCH, LENGTH, 0)
     assert row.get("module") == ("attend" if leaks else None)
+
+
+@pytest.mark.parametrize(("left", "leaks"), [(2, False), (1, True)])
+def test_a_convolution_whose_classes_come_before_the_positions_is_asked_what_it_sees(
+    left: int, leaks: bool
+) -> None:
+    text = tokens()
+    net = nn.Sequential(
+        nn.Embedding(WORDS, 8), _Turned(), nn.ConstantPad1d((left, 2 - left), 0.0), nn.Conv1d(8, WORDS, 3)
+    )
+    row = asked(net, text[:, :-1], target=text[:, 1:], samples=None)["later argument 0"]
+    assert (row["leak"] > 0, row["effect"] > 0) == (leaks, True)
+    assert row.get("class") == ("Conv1d" if leaks else None)
+
+
+class _Turned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
 
 
 def test_time_may_come_first_and_is_no_mixing_of_samples() -> None:

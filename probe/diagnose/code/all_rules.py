@@ -85,6 +85,7 @@ from probe.diagnose.code.finders.followed import (
     late_rewards,
     masked_totals,
     next_alone,
+    own_schedules,
     pooled_rows,
     predicted_noise,
 )
@@ -300,7 +301,7 @@ from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
     ends_left_out.FINDERS, rounded_averages.FINDERS, rounded_positions.FINDERS, weight_averages.FINDERS, stored_averages.FINDERS, kept_best.FINDERS, kept_folds.FINDERS, resumed_parts.FINDERS,
-    all_pairs.FINDERS, another_order.FINDERS, class_orders.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, turned_back.FINDERS, late_rewards.FINDERS, next_alone.FINDERS, masked_totals.FINDERS, pooled_rows.FINDERS, predicted_noise.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
+    all_pairs.FINDERS, another_order.FINDERS, class_orders.FINDERS, columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, turned_back.FINDERS, late_rewards.FINDERS, next_alone.FINDERS, masked_totals.FINDERS, pooled_rows.FINDERS, predicted_noise.FINDERS, own_schedules.FINDERS, kept_sizes.FINDERS, merged_axes.FINDERS, causal_masks.FINDERS, tied_copies.FINDERS, read_by_steps.FINDERS, soft_targets.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, rollouts.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, precision_curves.FINDERS, related_rows.FINDERS, sampler_weights.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,

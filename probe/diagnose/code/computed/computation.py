@@ -101,9 +101,7 @@ class Computation(Calls):
         return _FALLS
 
     def _augmented(self, node: ast.AugAssign, frame: Frame) -> str:
-        old = self.evaluate(node.target, frame)
-        value = self.evaluate(node.value, frame)
-        op = _OPERATORS[type(node.op)]
+        old, value, op = self.evaluate(node.target, frame), self.evaluate(node.value, frame), _OPERATORS[type(node.op)]
         if isinstance(node.target, (ast.Attribute, ast.Subscript)) and isinstance(constant(old), int):
             old = self.new("count", (old,), node.target)
         if isinstance(old, Many) and isinstance(value, Many) and op == "add":
@@ -197,6 +195,8 @@ class Computation(Calls):
         with self.inside(node):
             known = self.truth(self.evaluate(node.test, frame))
             self._start_counts(node, frame)
+            if known is True and isinstance(node.test, ast.Compare) and isinstance(node.test.left, ast.Name):
+                self.evaluate(node.test, frame)  # of the count: `step < 400`, which is true at the start
             if known is not False:
                 self.block(node.body, frame)
         return self.block(node.orelse, frame)

@@ -12,10 +12,14 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_of, short
 from probe.diagnose.code.traits.basic import terms
+from probe.diagnose.code.traits.sides import draws_of
 from probe.diagnose.code.traits.updates import backwards, conditions
+from probe.diagnose.code.traits.weights import in_place
 
 FINDERS = Finders()
 _DIVERGENCES = ("kl_div", "mse_loss", "l1_loss", "smooth_l1_loss")
+_VIEWS = ("view", "reshape", "unsqueeze", "squeeze", "flatten", "transpose", "permute", "detach", "contiguous")
+"""Operations that leave a tensor where it is, if they change nothing else."""
 _SQUASHED = frozenset({"softmax", "log_softmax", "exp", "log", "sigmoid", "logsigmoid"})
 
 
@@ -53,6 +57,31 @@ def _words(value: Value) -> set[str]:
         found |= {value.op} & _SQUASHED
         value = value.args[0]
     return found
+
+
+@FINDERS.add("one-view-twice")
+def _changed_in_place_twice(program: Program) -> Iterator[Remark]:
+    """Two views of a batch are made by random changes of one tensor in place: both are that tensor, after both changes."""
+    for _, loss in backwards(computation_of(program)):
+        made: dict[tuple[ast.AST, int], Value] = {}
+        for run in origins(loss):
+            view = _same_memory(run.args[1]) if run.op == "run" and len(run.args) > 1 and not run.where.no_grad else run
+            if view is run or not in_place(view):
+                continue
+            base, drawn = view, False
+            while in_place(base):
+                base, drawn = _same_memory(base.args[0]), drawn or any(draws_of(one) for one in base.args[1:])
+            other = made.setdefault((view.node, id(base)), view)
+            if other is not view and drawn:
+                yield Remark(view.node, f"{short(view.node)} changes {short(base.node)} (line {base.line}) itself, for one view and for the other: both are one tensor, and their codes are equal")
+                return
+
+
+def _same_memory(value: Value) -> Value:
+    """What a tensor is a view of."""
+    while value.args and value.op in _VIEWS:
+        value = value.args[0]
+    return value
 
 
 def best_of_one_batch(program: Program) -> Iterator[Remark]:

@@ -191,7 +191,7 @@ def _frozen_in_train_mode(program: Program) -> Iterator[Remark]:
         return  # a class may leave a part in eval mode itself
     said: set[int] = set()
     for frozen, part in _set_gradients(computation, False):
-        if id(part) in said or any(again is part or any(one is part for one in contents(again, computation)) for thawed, again in _set_gradients(computation, True) if thawed.number > frozen.number):
+        if id(part) in said or any(again is part or any(one is part for one in contents(again, computation)) for thawed, again in _set_gradients(computation, True, now_and_then=True) if thawed.number > frozen.number):
             continue
         inside = [one for one in contents(part, computation) if "BatchNorm" in one.op and constant(one.named.get("track_running_stats")) is not False]
         trained = next((one for one in computation.of("train") if one.number > frozen.number and len(one.args) == 1 and _holds(computation, one.args[0], part)), None)
@@ -205,8 +205,8 @@ def _frozen_in_train_mode(program: Program) -> Iterator[Remark]:
             yield Remark(trained.node, f"{short(trained.node)} puts the frozen part into train mode too ({short(frozen.node)}, line {frozen.line}): its batch normalizations use each batch's statistics and go on moving theirs")
 
 
-def _set_gradients(computation: Computation, to: bool) -> Iterator[tuple[Value, Value]]:
-    """Where the parameters of a network are frozen, or thawed: each with the network."""
+def _set_gradients(computation: Computation, to: bool, now_and_then: bool = False) -> Iterator[tuple[Value, Value]]:
+    """Where the parameters of a network are frozen, or thawed: each with the network; `now_and_then`: under a condition too."""
     for value in computation.of("set_attribute", "requires_grad_"):
         if value.op == "set_attribute":
             told = constant(value.args[1]) if value.data == "requires_grad" else None
@@ -216,7 +216,7 @@ def _set_gradients(computation: Computation, to: bool) -> Iterator[tuple[Value, 
         at = value.args[0]
         while at.op in ("element", "part", "parameters", "named_parameters", "items", "values") and at.args:
             at = at.args[0]
-        if told is to and not any(bool(test.args) for test, _ in value.where.under):
+        if told is to and (now_and_then or not any(bool(test.args) for test, _ in value.where.under)):
             yield value, plain(at)
 
 

@@ -77,22 +77,22 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             continue
         word = schedule.op.rpartition(".")[2]
         updates = [one for one in computation.of("step") if one.number < value.number and (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
-        loaders = {loop: over for one in updates for loop, over in _loops(computation, one) if loop not in value.where.loops}
-        counted = next((one for one in _lengths(schedule) for over in loaders.values() if _counts_batches(one, over)), None)
+        loaders = {loop: over for one in updates for loop, over in loops_around(computation, one) if loop not in value.where.loops}
+        counted = next((one for one in _lengths(schedule) for over in loaders.values() if counts_batches(one, over)), None)
         inside = any(one.node is value.node and any(loop in one.where.loops for loop in loaders) for one in computation.of("step"))
         if counted is not None and value.where.loops and not inside and not any(loop in value.where.loops for loop in loaders):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
             continue
-        every = next((by for one in updates if one.where.loops == value.where.loops for by in _only_every(one, value)), None)
+        every = next((by for one in updates if one.where.loops == value.where.loops for by in only_every(one, value)), None)
         divided = next((one for one in _lengths(schedule) if every is not None and _is_share_of_passes(computation, value, one, every)), None)
         divided = divided or next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and _counts_updates(computation, each.args[1], every, value)), None)
         if divided is not None:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
             continue
-        by = next(_every(value), None)
-        whole = next((one for one in _lengths(schedule) for _, over in _loops(computation, value) if by is not None and _counts_batches(one, over, _cut_at(computation, over))), None)
+        by = next(one_in(value), None)
+        whole = next((one for one in _lengths(schedule) for _, over in loops_around(computation, value) if by is not None and counts_batches(one, over, cut_at(computation, over))), None)
         if whole is not None and by is not None and (number(by) or 2) > 1 and not any(one.op in ("div", "floordiv", "ceil") and any(same(bare(part), by) for part in one.args) for one in origins(whole)):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs once in {short(by.node)} batches, and {word} is made for {short(whole.node)} (line {whole.line}), all batches")
@@ -134,40 +134,13 @@ def _gone_in_a_few_batches(program: Program) -> Iterator[Remark]:
         every = number(schedule.argument("step_size", 1)) if word == "StepLR" else 1.0
         given = schedule.argument("gamma", 2 if word == "StepLR" else 1)
         factor = 0.1 if given is None and word == "StepLR" else number(given)
-        inner = list(_loops(computation, value))[-1:]
+        inner = list(loops_around(computation, value))[-1:]
         if every is None or factor is None or not 0 < factor < 1 or not inner or inner[0][1].op != "torch.utils.data.DataLoader":
             continue
         fallen = gone_after(every, factor)
         if fallen <= SOON:
             yield Remark(value.node, f"{short(value.node)} runs for each batch: {word} has brought the rate below a thousandth after {fallen} of them")
             return
-
-
-@FINDERS.add("schedule-at-the-wrong-level")
-def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
-    """A schedule that a program computes itself is as long as there are updates, and what it counts grows with each pass,
-    also where the optimizer does not step."""
-    computation = computation_of(program)
-    steps = [one for one in computation.of("step") if optimizer_of(one) is not None]
-    for kept in computation.of("set_item"):
-        if len(kept.args) < 3 or constant(kept.args[1]) != "lr":
-            continue
-        made_of = list(origins(kept.args[2]))
-        grown = [one for count in made_of if count.op == "count" for one in computation.users(count) if one.op == "add" and one.args[0] is count]
-        grown += [one for one in made_of if one.op == "add" and isinstance(one.node, ast.AugAssign) and number(one.args[1]) == 1]
-        for more in grown:
-            by = next(_every(more), None)
-            spans = [one.args[1] for one in made_of if one.op == "div" and len(one.args) == 2 and any(part is more for part in origins(one.args[0]))] if by is not None else []
-            whole = next((one for one in spans for _, over in _loops(computation, more) if _counts_batches(one, over, _cut_at(computation, over))), None)
-            if whole is not None and by is not None and (number(by) or 2) > 1 and not any(one.op in ("div", "floordiv", "ceil") for one in origins(whole)):
-                yield Remark(kept.node, f"{short(kept.node)} counts one in {short(by.node)} batches ({short(more.node)}, line {more.line}), and the schedule is made for {short(whole.node)} (line {whole.line}), all batches")
-                return
-        for more, step in itertools.product(grown, steps):
-            every = next(_only_every(step, more), None) if more.where.loops == step.where.loops else None
-            length = next((one for one in made_of if one.op in ("div", "floordiv", "ceil") and len(one.args) == 2 and every is not None and same(bare(one.args[1]), every) and any(each.op == "len" for each in origins(one.args[0], stop=("len",)))), None)
-            if length is not None and every is not None:
-                yield Remark(kept.node, f"{short(kept.node)} counts each pass ({short(more.node)}, line {more.line}), and the optimizer steps in one of {short(every.node)}: the schedule is made for {short(length.node)} (line {length.line}) of those")
-                return
 
 
 @FINDERS.add("schedule-at-the-wrong-level")
@@ -178,7 +151,7 @@ def _as_long_as_there_are_samples(program: Program) -> Iterator[Remark]:
         schedule = value.args[0] if value.args else value
         if not is_schedule(schedule) or schedule.op == _PLATEAU or value.where.under:
             continue
-        over = next((each for _, each in list(_loops(computation, value))[-1:]), value)
+        over = next((each for _, each in list(loops_around(computation, value))[-1:]), value)
         data = over.argument("dataset", 0) if over.op == "torch.utils.data.DataLoader" else None
         size = over.argument("batch_size", 1) if data is not None else over.args[2] if over.op == "range" and len(over.args) == 3 else None
         if size is None or number(size) == 1 or "batch_sampler" in over.named or (data is None and not any(one.op == "len" or one.op in ("size", "shape") for one in origins(over.args[1]))):
@@ -221,7 +194,7 @@ def _steps_with_each_part(program: Program) -> Iterator[Remark]:
         schedule = value.args[0] if value.args else value
         if not is_schedule(schedule) or schedule.op == _PLATEAU or value.where.under or len(value.where.loops) < 2:
             continue
-        around = list(_loops(computation, value))
+        around = list(loops_around(computation, value))
         updates = [one for one in computation.of("step") if (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
         if [loop for loop, _ in around[-2:]] != list(value.where.loops[-2:]) or not updates:
             continue
@@ -296,7 +269,7 @@ def _as_long_as_another_loop(program: Program) -> Iterator[Remark]:
         word, line = schedule.op.rpartition(".")[2], getattr(around[-1][0], "lineno", 0)
         for length in whole_lengths(schedule) if len(steps) == 1 and updates else ():
             said = f"{word} is made for {short(length.node)} (line {length.line}) steps"
-            last, by = around[-1][1], next(_every(value), None)
+            last, by = around[-1][1], next(one_in(value), None)
             if last is not None and by is not None and (number(by) or 2) > 1 and _is_equal(length, last) and any(one.where.loops == value.where.loops and len(one.where.under) < len(value.where.under) for one in updates):
                 yield Remark(value.node, f"{short(value.node)} runs once in {short(by.node)} passes of the loop of line {line}, and {said}, the number of all passes")
                 return
@@ -344,16 +317,16 @@ def bound_of(computation: Computation, value: Value, loop: ast.AST) -> Value | N
     if isinstance(loop, ast.While):
         test = next((one for one in computation.of("lt") if one.node is loop.test and len(one.args) == 2), None)
         return None if test is None or test.args[0].op not in ("@constant", "count") else bare(test.args[1])
-    over = next((over for node, over in _loops(computation, value) if node is loop), None)
+    over = next((over for node, over in loops_around(computation, value) if node is loop), None)
     return _passes_of(over) if over is not None and over.op == "range" else None
 
 
 def _runs_often(computation: Computation, value: Value, place: int) -> bool:
     """Whether a loop around a value, from a place on, goes over batches or makes many passes."""
     for loop in value.where.loops[place:]:
-        over = next((over for node, over in _loops(computation, value) if node is loop), None)
+        over = next((over for node, over in loops_around(computation, value) if node is loop), None)
         takes = isinstance(loop, ast.While) and any(isinstance(one, ast.Call) and last_word(one.func) == "islice" for one in ast.walk(loop.test))
-        if takes or (over is not None and (over.op in ("torch.utils.data.DataLoader", "split") or isinstance(over, Instance) or _gives_many(over) or _cut_at(computation, over) is not None)):
+        if takes or (over is not None and (over.op in ("torch.utils.data.DataLoader", "split") or isinstance(over, Instance) or _gives_many(over) or cut_at(computation, over) is not None)):
             return True
     return False
 
@@ -413,7 +386,7 @@ def _is_share_of(size: Value, whole: Value, counted: ast.AST) -> bool:
     return bool((words[0] & words[1]) - {"range", "int", "self", "args", "cfg", "config"}) and share < number_of_all
 
 
-def _loops(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Value]]:
+def loops_around(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Value]]:
     """The loops around a value, each with what it goes over, without a count or a progress bar."""
     for loop in value.where.loops:
         found = [over for count, node, over in computation.passes if node is loop and count <= value.number]
@@ -424,7 +397,7 @@ def _loops(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Va
             yield loop, at
 
 
-def _counts_batches(length: Value, over: Value, cut: Value | None = None) -> bool:
+def counts_batches(length: Value, over: Value, cut: Value | None = None) -> bool:
     """Whether a number is a multiple of the number of batches that a loop goes over: of the parts that `cut`, a range, says
     where to begin."""
     found = list(origins(length, stop=("len",)))
@@ -436,7 +409,7 @@ def _counts_batches(length: Value, over: Value, cut: Value | None = None) -> boo
     )
 
 
-def _cut_at(computation: Computation, over: Value) -> Value | None:
+def cut_at(computation: Computation, over: Value) -> Value | None:
     """The `range(0, n, size)` that a list of cuts of the data is made over."""
     if not isinstance(over, Many) or not over.grown or not isinstance(over.node, ast.ListComp) or len(over.node.generators) != 1 or over.node.generators[0].ifs:
         return None
@@ -453,7 +426,7 @@ def _gives_many(over: Value) -> bool:
     return isinstance(over, Many) and over.grown and isinstance(over.node, ast.Call)
 
 
-def _only_every(step: Value, value: Value) -> Iterator[Value]:
+def only_every(step: Value, value: Value) -> Iterator[Value]:
     """In one of how many passes an optimizer steps, where another value is computed in all of them."""
     around = {id(test) for test, _ in value.where.under}
     for test, _ in step.where.under:
@@ -470,7 +443,7 @@ def _counts_updates(computation: Computation, divisor: Value, every: Value, valu
     samples, batches = number(divisor), number(every)
     if samples is None or batches is None or batches < 2:
         return False
-    sizes = [over.argument("batch_size", 1) if over.op == "torch.utils.data.DataLoader" else over.args[2] if over.op == "range" and len(over.args) > 2 else None for _, over in list(_loops(computation, value))[-1:]]
+    sizes = [over.argument("batch_size", 1) if over.op == "torch.utils.data.DataLoader" else over.args[2] if over.op == "range" and len(over.args) > 2 else None for _, over in list(loops_around(computation, value))[-1:]]
     return any((number(one) or 1) > 1 and (number(one) or 0) * batches == samples for one in sizes)
 
 
@@ -481,7 +454,7 @@ def _is_share_of_passes(computation: Computation, value: Value, length: Value, e
     return steps is not None and each is not None and each > 1 and whole > 0 and abs(steps * each - whole) < 0.02 * whole
 
 
-def _every(step: Value) -> Iterator[Value]:
+def one_in(step: Value) -> Iterator[Value]:
     """In one of how many passes a step runs, by the rest of a count."""
     for test, holds in step.where.under:
         yield from (bare(one.args[1]) for one in origins(test) if one.op == "mod" and len(one.args) == 2 and holds)
@@ -489,7 +462,7 @@ def _every(step: Value) -> Iterator[Value]:
 
 def _epochs_around(computation: Computation, value: Value) -> tuple[Value, ast.AST] | None:
     """How often the loop around the loop over the batches runs, of a value in both, and that loop."""
-    around = list(_loops(computation, value))
+    around = list(loops_around(computation, value))
     for (loop, outer), (_, inner) in itertools.pairwise(around):
         drawn = inner.op in ("view", "reshape", "chunk") and any(one.op == "randperm" for one in origins(inner))
         batches = drawn or inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance) or _gives_many(inner)
