@@ -148,9 +148,15 @@ def _with_future(program: Program) -> Iterator[Remark]:
                 for one in own_nodes(frame)
             )
         centred = centred or (name in _SMOOTHERS and _padded_on_both_sides(flow_of(program), call))
-        drawn = flow_of(program).value(call.args[0]) if call.args else None
-        if centred and not (isinstance(drawn, ast.Call) and last_word(drawn.func) in _NOISE):
+        if centred and not (call.args and _is_simulated(flow_of(program), call)):
             yield Remark(call, f"{short(call)} takes as many values after each one as before it")
+
+
+def _is_simulated(flow: Flow, call: ast.Call) -> bool:
+    """Whether what a call smooths is noise, or was drawn in the same function: it belongs to how the series is simulated."""
+    frame = flow.program.frame(call)
+    made = [one for origin in flow.origins(call.args[0]) for one in ast.walk(origin) if isinstance(one, ast.Call) and last_word(one.func) in _NOISE]
+    return any(isinstance(frame, ast.FunctionDef) and flow.program.frame(one) is frame for one in made) or (isinstance(whole := flow.value(call.args[0]), ast.Call) and last_word(whole.func) in _NOISE)
 
 
 def _padded_on_both_sides(flow: Flow, call: ast.Call) -> bool:

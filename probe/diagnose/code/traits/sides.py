@@ -15,6 +15,8 @@ DRAWS = frozenset({
 })
 """Operations that draw at random."""
 
+_NUMBERS = ("rand", "randn", "rand_like", "randn_like", "normal", "standard_normal", "uniform")
+"""Draws of numbers, and not of places."""
 _SIZES = ("shape", "size", "len", "numel")
 """Operations that say how many numbers there are, and not which."""
 
@@ -91,6 +93,12 @@ def sides_of(computation: Computation) -> tuple[Sides, ...]:
 def draws_of(value: Value) -> set[int]:
     """The random draws that a value is made of: not those that say how much, or of what shape, is drawn."""
     return {id(one) for one in origins(value, stop=DRAWS) if one.op in DRAWS}
+
+
+def is_simulated_beside(value: Value) -> bool:
+    """Whether a value is computed in the function that draws the data it is made of: it belongs to the simulation of them."""
+    around = value.where.functions
+    return bool(around) and any(one.op in _NUMBERS and one.where.functions == around for one in origins(value))
 
 
 def mixed(value: Value) -> tuple[Value, Value, Value] | None:

@@ -28,6 +28,7 @@ from probe.diagnose.code.syntax import is_call, short
 from probe.diagnose.code.traits.basic import LOSSES, losses, without_small
 from probe.diagnose.code.traits.extents import is_frame
 from probe.diagnose.code.traits.pictures import applied
+from probe.diagnose.code.traits.sides import is_simulated_beside
 from probe.diagnose.code.traits.uses import made_from
 
 FINDERS = Finders()
@@ -52,7 +53,7 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for cut, wholes, _ in cuts(computation):
         for one in (each for whole in wholes for each in rows_of(whole)):
-            if (_is_fitted(one) or is_scaled_by_itself(one) or is_filled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(_filled(one)):
+            if (_is_fitted(one) or is_scaled_by_itself(one) or is_filled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(_filled(one)) and (one.where.functions == cut.where.functions or not is_simulated_beside(one)):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 

@@ -12,6 +12,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.pictures import applied, line_of
+from probe.diagnose.code.traits.sides import is_simulated_beside
 
 FINDERS = Finders()
 _MADE = ("from_numpy", "tensor", "as_tensor", "rand", "randn", "randint", "numpy.load", "torch.load")
@@ -130,7 +131,7 @@ def _scaled_apart(program: Program) -> Iterator[Remark]:
         if not judged.where.no_grad or id(judged) in learned or not _is_first(judged) or not any(one.args[0] is judged.args[0] for one in learned.values()):
             continue
         theirs = next((one for one in origins(judged.args[1]) if one.node in nodes and id(one) not in ours and _is_by_own_statistics(one)), None)
-        if theirs is not None:
+        if theirs is not None and not is_simulated_beside(theirs):
             yield Remark(theirs.node, f"{short(theirs.node)} scales the rows that {short(judged.node)} (line {judged.line}) is judged on by their own statistics, and those that are trained on by theirs")
             return
 

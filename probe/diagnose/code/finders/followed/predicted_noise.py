@@ -150,8 +150,17 @@ def _mixed_anew(back: Value, given: Value, noise: Value) -> Value | None:
     for whole in origins(given):
         if whole.op != "add" or len(whole.args) != 2 or whole.where.loops[: len(around)] != around:
             continue
-        with_noise = [one for one in whole.args if any(part is noise for part in origins(one))]
-        drawn = {id(one) for one in origins(with_noise[0]) if one.where.loops[: len(around)] == around} & draws_of(with_noise[0]) if len(with_noise) == 1 else set()
-        if drawn and bare(with_noise[0]).op == "mul":
-            return whole
+        for share, sample in (whole.args, whole.args[::-1]):
+            share = bare(share)
+            taken = share.op == "mul" and any(_row_of(one) is noise for one in share.args)
+            drawn = {id(one) for one in origins(share) if one.where.loops[: len(around)] == around} & draws_of(share)
+            if taken and drawn and not any(one is noise for one in origins(sample)):
+                return whole
     return None
+
+
+def _row_of(value: Value) -> Value:
+    """What a value is a row or a batch of."""
+    while value.args and (value.op in KEPT or value.op in SHAPED or value.op in ("part", "element")):
+        value = value.args[0]
+    return value
