@@ -11,6 +11,8 @@ DRAWS = ("sample", "rsample", "multinomial")
 """Operations that draw an action."""
 _LOGARITHMS = ("log_prob", "log_softmax", "logsoftmax")
 _REDUCED = ("sum", "mean", "sum_of")
+_PARAMETERS = ("mean", "stddev", "loc", "scale", "logits", "probs", "variance", "covariance_matrix", "scale_tril")
+"""What a distribution of torch is told, by its attributes."""
 
 
 def is_likelihood(value: Value) -> bool:
@@ -143,6 +145,17 @@ def alike(one: Value, other: Value, depth: int = 60) -> bool:
         return False
     pairs = [*zip(one.args, other.args, strict=True), *((one.named[name], other.named[name]) for name in one.named)]
     return bool(pairs) and all(alike(a, b, depth - 1) for a, b in pairs)
+
+
+def is_rebuilt(new: Value, old: Value) -> bool:
+    """Whether the old log probability is that of a distribution with the parameters of the new one:
+    `Normal(pi.mean.detach(), pi.stddev.detach())`."""
+    while new.op == old.op == "sum" and new.args and old.args:
+        new, old = bare(new.args[0]), bare(old.args[0])
+    if not (new.op == old.op == "log_prob" and len(new.args) == len(old.args) == 2 and alike(bare(new.args[1]), bare(old.args[1]))):
+        return False
+    told = [bare(one) for one in (*old.args[0].args, *old.args[0].named.values())]
+    return bool(told) and all(one.op in _PARAMETERS and one.args and one.args[0] is new.args[0] for one in told)
 
 
 def best_of_all(likely: Value) -> Value | None:

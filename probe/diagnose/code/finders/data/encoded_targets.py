@@ -266,7 +266,7 @@ def _column_of_the_input(program: Program) -> Iterator[Remark]:
         for output, target in (inner.args[:2], inner.args[1::-1]) if len(inner.args) > 1 else ():
             runs = [one for one in origins(output) if one.op == "run" and len(one.args) > 1]
             first = next((one for one in runs if not any(each.op == "run" for each in origins(one.args[1]))), None)
-            if first is None or first.args[0].op != "torch.nn.Linear" or any(one.op == "run" for one in origins(target)):
+            if first is None or first.where.no_grad or first.args[0].op != "torch.nn.Linear" or any(one.op == "run" for one in origins(target)):
                 continue
             given, asked = _picked(first.args[1]), _picked(target)
             if given[0] is not asked[0] or given[0].op in ("@input", "@constant") or given[2] or len(asked[2]) != 1 or len(given[1]) != len(asked[1]):

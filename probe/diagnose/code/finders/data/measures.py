@@ -307,7 +307,7 @@ def _threshold_of_probabilities(program: Program) -> Iterator[Remark]:
             continue
         copied = is_call(given.args[0].node, "deepcopy") or is_method(given.args[0].node, "deepcopy")
         loss = logits.get(given.node if copied else given.args[0])
-        used = made_from(computation, value, frozenset({*KEPT, *SHAPED, "cat", "extend", "part"})) if rounded else computation.users(value)
+        used = made_from(computation, value, frozenset({*KEPT, *SHAPED, "cat", "extend", "part", "clamp", "clip"})) if rounded else computation.users(value)
         if loss is not None and any(one.op in _COUNTED or (not rounded and one.op in ("float", "mean", "sum")) for one in used):
             does = "rounds logits, which" if rounded else "compares logits, which"
             ends = ", at 0.5" if rounded else ", with 0.5"

@@ -13,6 +13,7 @@ from probe.diagnose.code.computed.value import (
     constant,
     is_none,
     number,
+    origins,
     takes_all,
 )
 from probe.diagnose.code.program import Program
@@ -21,6 +22,7 @@ from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.extents import rank
 
 FINDERS = Finders()
+_MASKS = ("eq", "ne", "gt", "ge", "lt", "le", "invert", "not", "logical_not", "float", "bool")
 
 
 @FINDERS.add("softmax-over-the-batch")
@@ -56,6 +58,8 @@ def _added_up(computation: Computation, softmax: Value) -> Iterator[Value]:
                 yield user
             elif user.op == "mul" and len(user.args) == 2 and any(_scored(softmax, one) for one in user.args if one is not weights):
                 yield from (one for one in computation.users(user) if one.op == "sum" and number(one.argument("dim", 1)) == 1)
+            elif user.op in ("mul", "masked_fill") and user.args[0] is weights:  # by a mask
+                waiting.append((user, lifted))
             elif user.op == "einsum" and user.args and isinstance(text := constant(user.args[0]), str) and any(_scored(softmax, one) for one in user.args[1:] if one is not weights):
                 given, _, out = text.replace(" ", "").partition("->")
                 letters = dict(zip(map(id, user.args[1:]), given.split(","), strict=False)).get(id(weights), "")
@@ -64,8 +68,8 @@ def _added_up(computation: Computation, softmax: Value) -> Iterator[Value]:
 
 
 def _scored(softmax: Value, other: Value) -> bool:
-    """Whether the scores of a softmax were made of a value by layers."""
-    return comes_from(softmax.args[0], bare(other)) and any(one.op == "run" for one in (bare(softmax.args[0]), *bare(softmax.args[0]).args))
+    """Whether the scores of a softmax were made of a value by layers; not whether they were masked by it."""
+    return bare(other).op not in _MASKS and comes_from(softmax.args[0], bare(other)) and any(one.op == "run" for one in origins(softmax.args[0]))
 
 
 def _adds_an_axis(index: Value) -> bool:

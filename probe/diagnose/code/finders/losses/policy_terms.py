@@ -34,6 +34,7 @@ from probe.diagnose.code.traits.likelihoods import (
     difference_of,
     factors_of,
     is_likelihood,
+    is_rebuilt,
     is_surprise,
     likelihood_sign,
     source_of,
@@ -316,8 +317,7 @@ def _compared_with_itself(program: Program) -> Iterator[tuple[Value, Value, Valu
         if found is None or not (_is_near_one(low, below=True) and _is_near_one(high, below=False)):
             continue
         new, old = found
-        made = alike(bare(new), bare(old))
-        if made and flows(new, _is_gradient) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
+        if (alike(bare(new), bare(old)) or is_rebuilt(bare(new), bare(old))) and flows(new, _is_gradient) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
             yield ratio, new, old
 
 
