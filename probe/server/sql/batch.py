@@ -33,8 +33,8 @@ KEPT_OPTIMIZERS = frozenset({
     "row_group_pruner",
 })
 """Optimizers without which a join would be a cross product or read unneeded data. For small tables all
-recipes take a second, nearly all of it planning; the other optimizers take a quarter of that (DuckDB 2.0)."""
-FEW_ROWS, SMALL_ROWS = 2_000, 10_000
+recipes take seconds, most of it planning; the other optimizers take a quarter of that (DuckDB 2.0)."""
+FEW_ROWS, SMALL_ROWS = 2_000, 100_000
 """Rows of all tables together up to which recipes run without any optimizer (a join in the wrong order then
 has a few million pairs at most), and up to which they run with `KEPT_OPTIMIZERS` only. 113 recipes on empty
 tables took 0.79 s of processor time with all optimizers and 0.45 s without."""
