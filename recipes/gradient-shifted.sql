@@ -15,7 +15,7 @@
 --   "probe {endpoint} watch --histograms --steps 3",
 --   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a parameter whose elements all have the same effect, such as the scale of a normalization, or the weights of a single output (`info`)"
+-- false_positives = "a parameter whose elements all have the same effect, such as the scale of a normalization, the weights of a single output, or a bias, where all outputs are too large at once (`info`)"
 -- effect = true
 -- uses = ["trainings", "adversarial"]
 -- [parameters.shift]
@@ -44,9 +44,10 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, param, param AS subject, step, n, mean, std, shift, shift_before, p5, p50, p95,
     CASE WHEN std <= 1e-6 * ABS(mean) THEN 'collapsed to one value' ELSE 'shifted to one side of 0' END AS kind,
-    -- All inputs of a single output have one sign after a ReLU, and a generator is pushed one way by its critic.
+    -- All inputs of a single output have one sign after a ReLU, a bias falls as a whole where all outputs are too large, and a
+    -- generator is pushed one way by its critic.
     CASE WHEN std > 1e-6 * ABS(mean) AND (EXISTS (SELECT 1 FROM python.modules WHERE class LIKE '%Norm%' AND module = regexp_replace(param, '\.[^.]*$', ''))
-        OR EXISTS (SELECT 1 FROM python.parameters p WHERE p.param = params.param AND p.shape LIKE '[1,%') OR (SELECT yes FROM adversarial)) THEN 'info' ELSE 'notice' END AS severity
+        OR EXISTS (SELECT 1 FROM python.parameters p WHERE p.param = params.param AND (p.shape LIKE '[1,%' OR p.shape NOT LIKE '%,%')) OR (SELECT yes FROM adversarial)) THEN 'info' ELSE 'notice' END AS severity
 FROM params LEFT JOIN histograms USING (param) WHERE n >= $least AND same = n AND largest > 0 AND shift >= $shift
 QUALIFY ROW_NUMBER() OVER (ORDER BY shift DESC) <= 3
 UNION ALL BY NAME
