@@ -52,12 +52,12 @@ class Roles:
 
 def rows_under(values: Iterable[Value], gone_over: Iterable[Value]) -> set[int]:
     """The rows that values are made of, and those that loops go over, also by way of the attributes of objects; not those
-    that only a mean or a deviation of the inputs is taken of."""
+    that only a mean or a deviation of the inputs, or of what no network has seen, is taken of."""
     waiting = [*((value, False) for value in values), *((value, True) for value in gone_over)]
     seen: set[int] = set()
     while waiting:
         at, inputs = waiting.pop()
-        if id(at) in seen or (inputs and at.op in _SUMMARIES) or at.op in ("len", "shape", "size"):
+        if id(at) in seen or at.op in ("len", "shape", "size") or (at.op in _SUMMARIES and (inputs or not any(one.op == "run" for one in origins(at)))):
             continue
         seen.add(id(at))
         inputs = inputs or at.op == "run" or at.op.startswith("torch.utils.data.")
