@@ -103,6 +103,24 @@ def test_a_convolution_whose_classes_come_before_the_positions_is_asked_what_it_
     assert row.get("class") == ("Conv1d" if leaks else None)
 
 
+def test_features_as_many_as_there_are_positions_are_no_positions_beside_the_logits() -> None:
+    text = tokens()
+    causal = Reads(attention(LATER))
+    turned = nn.Linear(WORDS, LENGTH)
+
+    class Summed(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            logits = causal(x)
+            return logits, turned(logits).cumsum(1).flip(1)[:, :3]
+
+    logits = causal(text[:, :-1])
+    first = F.cross_entropy(logits.reshape(-1, WORDS), text[:, 1:].reshape(-1)).grad_fn
+    call = RootCall(Summed(), (text[:, :-1],), {}, None, None, None)
+    scene = Scene(call, first, None, True, lambda _: None)
+    rows = {row["question"]: row for row in _rows(torch, scene, 1e18)}
+    assert rows["later"]["leak"] == 0.0
+
+
 class _Turned(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2)

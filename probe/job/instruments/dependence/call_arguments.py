@@ -81,14 +81,17 @@ class Layout(NamedTuple):
         return tensor.transpose(0, 1) if self.axis else tensor
 
     def by_position(self, tensor: Any) -> Any:
-        """A view as [samples, positions, …], also of the [samples, channels, positions] of convolutions; None
-        if it has no such dimensions."""
+        """A view as [samples, positions, …]; None if it has no such dimensions."""
         found = self.by_sample(tensor)
-        if found is None or not self.positions or found.dim() < 2:
-            return None
-        if found.dim() == 3 and found.shape[1] != self.positions and found.shape[2] == self.positions:
-            return found.transpose(1, 2)
-        return found if found.shape[1] == self.positions else None
+        fits = found is not None and self.positions and found.dim() > 1 and found.shape[1] == self.positions
+        return found if fits else None
+
+    def behind_channels(self, tensor: Any) -> Any:
+        """The same of [samples, channels, positions], as convolutions and losses of classes have it. Features
+        as many as there are positions look the same: asked only where no output is as above."""
+        found = self.by_sample(tensor)
+        fits = found is not None and self.positions and found.dim() == 3 and found.shape[2] == self.positions
+        return found.transpose(1, 2) if fits else None
 
     def of_samples(self, tensor: Any) -> Any:
         """An argument with its samples first; None if it has no dimension of that size."""

@@ -267,7 +267,7 @@ class Questions:
             return
         torch, position = self._torch, layout.positions // 2
         changes, replaced = self._other_tokens(lambda tokens: tokens, position)
-        outputs = self._pairs(changes, layout.by_position)
+        outputs = self._pairs(changes, layout.by_position) or self._pairs(changes, layout.behind_channels)
         if not outputs or not bool(replaced.any()):
             yield self._unfit("later", "the positions")
             return
@@ -465,6 +465,8 @@ def _samples_first(layout: Layout, tensor: Any) -> Any:
 def _moves_before(layout: Layout, position: int, limit: float) -> Callable[[Any, Any], bool]:
     def differs(one: Any, other: Any) -> bool:
         pair = [layout.by_position(each) for each in (one, other)]
+        if pair[0] is None:
+            pair = [layout.behind_channels(each) for each in (one, other)]
         if pair[0] is None or pair[1] is None:
             return False
         moved = _by_two((pair[0] - pair[1]).double())
