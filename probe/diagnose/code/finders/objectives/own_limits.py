@@ -73,14 +73,14 @@ def _counts_unseen(cut: Value, observation: Value) -> bool:
 
 def _shown(observation: Value) -> set[int]:
     """What an observation is made of, without the conditions that say which of its rows are set anew."""
-    seen: dict[int, Value] = {}
+    seen: set[int] = set()
     waiting = [observation]
     while waiting:
         at = waiting.pop()
         if id(at) not in seen:
-            seen[id(at)] = at
+            seen.add(id(at))
             waiting.extend((at.args[0], *at.args[2:]) if at.op == "set_item" else at.made_of())
-    return set(seen)
+    return seen
 
 
 def _left_out(one: Backup) -> Iterator[Value]:

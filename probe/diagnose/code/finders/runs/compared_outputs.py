@@ -66,10 +66,10 @@ def _changed_in_place_twice(program: Program) -> Iterator[Remark]:
         made: dict[tuple[ast.AST, int], Value] = {}
         for run in origins(loss):
             view = _same_memory(run.args[1]) if run.op == "run" and len(run.args) > 1 and not run.where.no_grad else run
-            if view is run or not in_place(view):
+            if view is run or not in_place(view) or not view.args:
                 continue
             base, drawn = view, False
-            while in_place(base):
+            while in_place(base) and base.args:
                 base, drawn = _same_memory(base.args[0]), drawn or any(draws_of(one) for one in base.args[1:])
             other = made.setdefault((view.node, id(base)), view)
             if other is not view and drawn:
